@@ -341,11 +341,12 @@ class ScannedLines:
             "version": self.scalars("version"),
         }
 
-    def senders(self) -> list[tuple[bool, str, str | None]]:
-        """Return whether each request was forwarded, its listener and its client."""
-        strings = self.lines.strings
-        pairs = zip(self.scalars("listener").tolist(), self.scalars("client").tolist(), strict=True)
-        return [(False, strings[listener], strings[client] if client else None) for listener, client in pairs]
+    def senders(self) -> tuple[list[tuple[bool, str, str | None]], Numbers]:
+        """Return senders, and the place of each line's sender among them; see `fast_parser.RequestLines`."""
+        strings, width = self.lines.strings, len(self.lines.strings)
+        pairs, places = distinct(self.scalars("listener") * width + self.scalars("client"), width**2)
+        numbers = zip(*(each.tolist() for each in np.divmod(pairs, width)), strict=True)
+        return [(False, strings[listener], strings[client] if client else None) for listener, client in numbers], places
 
     def scalars(self, name: str) -> Numbers:
         """Return a scalar of each line."""

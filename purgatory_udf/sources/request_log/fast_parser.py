@@ -427,9 +427,12 @@ class RequestLines:
         columns = list(zip(*map(_fields_of_line, self.messages), strict=True)) or [()] * 5
         return dict(zip(("connection", "listener", "forwarded", "client_id", "version"), columns, strict=True))
 
-    def senders(self) -> list[tuple[bool, str, str | None]]:
-        """Return whether each request was forwarded, its listener and its client."""
-        return list(map(_sender, self.messages))
+    def senders(self) -> tuple[list[tuple[bool, str, str | None]], Numbers]:
+        """Return senders, and the place of each line's sender among them.
+
+        Of each: whether its requests were forwarded, its listener and its client.
+        """
+        return list(map(_sender, self.messages)), np.arange(len(self))
 
 
 class FetchLines(RequestLines):

@@ -262,7 +262,7 @@ class FetchConverter:
         topics, partitions = rows[:, 0], rows[:, 1]
         width = 1 + int(partitions.max(initial=0))
         places = np.arange(len(rows))
-        if partitions.min(initial=0) >= 0 and len(bodies.topics) * width <= len(rows):
+        if partitions.min(initial=0) >= 0:
             # Each partition is in many rows, and is looked up once.
             _, places = distinct(topics * width + partitions, len(bodies.topics) * width)
         # Of equal places, the last one is assigned: the first row of each partition.
@@ -377,10 +377,12 @@ class _Conversion:
         }
         if needs_operations:
             rows |= {"fetch": self._events(), "recorded": recorded()}
-        mask = pa.array(converted)
+        columns = {name: pa.array(column) for name, column in rows.items()}
+        if not converted.all():
+            columns = {name: column.filter(pa.array(converted)) for name, column in columns.items()}
         return ConvertedColumns(
             "fetch",
-            {name: pa.array(column).filter(mask) for name, column in rows.items()},
+            columns,
             self._max_wait[converted],
             fetches.remote_us[converted],
             expired[converted],

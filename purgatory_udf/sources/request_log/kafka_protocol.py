@@ -241,8 +241,10 @@ class FetchColumns:
 def distinct(numbers: Numbers, most: int) -> tuple[Numbers, Numbers]:
     """Return the distinct numbers in ascending order, and the place of each number among them.
 
-    All numbers are at least 0 and less than `most`, which determines the memory that this takes.
+    All numbers are at least 0 and less than `most`.
     """
+    if most > 1000 + 4 * len(numbers):
+        return np.unique(numbers, return_inverse=True)
     is_used = np.zeros(most, bool)
     is_used[numbers] = True
     return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[numbers]

@@ -212,23 +212,23 @@ class LineBuffer:
         return Chunk(lines, cut={number: Rejection("too long", reason) for number in sorted(self._cut)})
 
     def add(self, block: bytes) -> list[bytes]:
-        head, newline, tail = block.rpartition(b"\n")
-        if not newline:
+        end = block.rfind(b"\n")
+        if end < 0:
             # A list of blocks: a line of 1 GB must not be copied with each block.
-            self._keep(tail)
+            self._keep(block)
             return []
-        lines = self._lines(head)
-        self._keep(tail)
+        lines = self._lines(memoryview(block)[:end])
+        self._keep(block[end + 1 :])
         return lines
 
     def rest(self) -> list[bytes]:
         """Return the last line if it has no line end."""
         return self._lines(b"") if self.size else []
 
-    def _lines(self, head: bytes) -> list[bytes]:
-        """Return the lines of the buffer and of `head`; the last byte of `head` is a line end."""
+    def _lines(self, head: bytes | memoryview) -> list[bytes]:
+        """Return the lines of the buffer and of `head`, after which is a line end."""
         if self._too_long:
-            _, newline, others = head.partition(b"\n")
+            _, newline, others = bytes(head).partition(b"\n")
             lines = [b"".join(self._parts), *(_split(others) if newline else [])]
         else:
             lines = _split(b"".join([*self._parts, head]))

@@ -240,7 +240,8 @@ class Scan:
             return self
         counts = np.diff(self.bounds)
         bounds = np.append(0, np.cumsum(counts[chosen]))
-        items = self.items[np.repeat(chosen, counts)]
+        # Lines that were not read have no items.
+        items = self.items if bounds[-1] == len(self.items) else self.items[np.repeat(chosen, counts)]
         return Scan(self.numbers[chosen], self.scalars[chosen], items, bounds, self.strings)
 
 

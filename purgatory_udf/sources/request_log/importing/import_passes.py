@@ -27,7 +27,7 @@ from purgatory_udf.sources.request_log.importing import import_rows, import_task
 from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.inferred_settings import remote_fetch_wait
-from purgatory_udf.sources.request_log.kafka_protocol import bounds_of
+from purgatory_udf.sources.request_log.kafka_protocol import bounds_of, distinct
 from purgatory_udf.sources.request_log.logged_request import RECORDED_OUTCOME
 from purgatory_udf.sources.request_log.partition_facts import Integers
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
@@ -240,8 +240,11 @@ def with_lines(batch: pa.RecordBatch, lines_before: LinesBefore) -> pa.RecordBat
     """Return a batch without `piece`, and with `line` counted from the start of the file."""
     if "piece" not in batch.schema.names:
         return batch
-    places = zip(batch.column("file").to_pylist(), batch.column("piece").to_pylist(), strict=True)
-    lines = pc.add(batch.column("line"), pa.array([lines_before[place] for place in places], pa.int64()))
+    files, pieces = (batch.column(name).to_numpy() for name in ("file", "piece"))
+    width = 1 + int(pieces.max(initial=0))
+    used, places = distinct(files.astype(np.int64) * width + pieces, width * (1 + int(files.max(initial=0))))
+    before = np.array([lines_before[divmod(number, width)] for number in used.tolist()], np.int64)
+    lines = pc.add(batch.column("line"), pa.array(before[places]))
     names = [name for name in batch.schema.names if name != "piece"]
     return pa.RecordBatch.from_arrays([lines if name == "line" else batch.column(name) for name in names], names)
 

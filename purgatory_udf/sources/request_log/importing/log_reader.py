@@ -428,7 +428,8 @@ class Rows:
             found = found.where(found.brokers != NO_BROKER)
         if since_us is not None:
             found = found.where(found.times()["start_us"] >= since_us)
-        skipped = np.array([is_sent_to_controller(*sender) for sender in found.senders()], bool)
+        senders, of_line = found.senders()
+        skipped = np.array([is_sent_to_controller(*sender) for sender in senders], bool)[of_line]
         relevant, bodies = found.where(~skipped).with_bodies()
         skipped_brokers = found.brokers[skipped]
         of_lines = {
