@@ -5,8 +5,7 @@
 - `streaming_query`: the queries of a run, their monitoring and stop
 - `stateful_adapter`: connects Spark's group state with the rules, and defines the interface of the rules
 - `partition_rules`, `group_rules`, `share_rules`: the implementations of that interface
-- `batch_sink`: writes the results of each batch to tables exactly once
-- `local_or_spark_write`: whether this process or Spark writes them
+- `batch_sink`: writes the results of each batch to tables exactly once, by this process or by Spark
 - `group_disagreements`: comparison with recorded responses to group members
 - `checkpoints`: preparation and inspection of checkpoints; snapshots of the sink
 - `progress_line`: the progress of a running query

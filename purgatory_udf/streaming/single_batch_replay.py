@@ -22,9 +22,8 @@ from purgatory_udf.rules import warm_up
 from purgatory_udf.rules.engine.jit import code_cache
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
-from purgatory_udf.streaming.batch_sink import Sink
+from purgatory_udf.streaming.batch_sink import LocalChunks, Sink
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
-from purgatory_udf.streaming.local_or_spark_write import LocalChunks
 from purgatory_udf.streaming.run_resumption import SINGLE_BATCH_GROUPING, ReplayOptions
 from purgatory_udf.streaming.stateful_adapter import OutputChunk, call_rules, input_chunk_function
 

@@ -21,8 +21,8 @@ from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
 from purgatory_udf.rules.purgatory.clock import Pauses
+from purgatory_udf.streaming.batch_sink import table_unpacker
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.local_or_spark_write import table_unpacker
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.stateful_adapter import (
     CLOCK,

@@ -18,8 +18,8 @@ from purgatory_udf.rules.coordinator.coordinator_journal import StateChange
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS
 from purgatory_udf.rules.purgatory.clock import Pauses
+from purgatory_udf.streaming.batch_sink import table_unpacker
 from purgatory_udf.streaming.group_rules import GroupRules
-from purgatory_udf.streaming.local_or_spark_write import table_unpacker
 from purgatory_udf.streaming.stateful_adapter import CLOCK, WAITS, Plan, input_chunk_function, state_function
 from tests.rules.groups.batches import Event, reference_of
 from tests.streaming.stateful_operator import StatefulOperator

@@ -22,11 +22,11 @@ from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming import local_or_spark_write, streaming_query
+from purgatory_udf.streaming import batch_sink, streaming_query
+from purgatory_udf.streaming.batch_sink import BatchWriter
 from purgatory_udf.streaming.checkpoints import Snapshots
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.group_disagreements import explained, write_disagreements
-from purgatory_udf.streaming.local_or_spark_write import BatchWriter
 from purgatory_udf.streaming.replay_run import create_tables, group_counts, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from purgatory_udf.streaming.stateful_adapter import Plan
@@ -220,7 +220,7 @@ def test_killed_and_resumed_run_matches_reference(
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(where, name, death)
             if name == "_spark_write":  # Otherwise Spark writes larger batches only.
-                patch.setattr(local_or_spark_write, "MOST_LOCAL_ROWS", -1)
+                patch.setattr(batch_sink, "MOST_LOCAL_ROWS", -1)
             resume()
         incomplete.append(decided_in(tmp_path) != expected)
     # The last kill comes after all tables have been written.
