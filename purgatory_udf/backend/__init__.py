@@ -2,7 +2,8 @@
 
 - `backend`: the interface, and its two implementations
 - `sql_database`, `delta_store`, `local_delta`, `file_system`: queries, Delta tables and files
-- `dataset`, `process_pool`: the steps of imports, in Spark's tasks or in forked processes
+- `dataset`: the steps of imports, in Spark's tasks or in forked processes
+- `process_pool`, `call_transfer`: forked processes, and how they receive calls and return rows
 - `spilled_dataset`, `spark_dataset`: their rows in files, for large inputs, and in Spark
 - `spark_workers`: Spark's Python workers
 """

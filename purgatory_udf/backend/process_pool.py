@@ -3,21 +3,21 @@
 Results come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of the memory; `work`
 may therefore be any function. It must neither query DuckDB nor write Delta tables, because their threads do not survive
 a fork. A fork costs milliseconds, depending on the memory of the parent, and its results have to be read. Neither cost
-applies to parts that this process executes itself. Within `kept_processes`, forked processes wait for further work,
-which they get pickled, with the buffers of Arrow in shared memory.
+applies to parts that this process executes itself.
 
-    numbers of parts ─────► each process, including this one, takes the next part when it is idle
-    shared memory ◄──────── the batches of its parts
-    this process ◄───────── number of the part, offsets of its batches    (one thread per forked process)
+    queue ────────► each process, including this one, takes the number of the next part when it is idle
+    shared file ◄── a forked process writes the batches of its parts (`call_transfer`)
+    output ◄─────── and reports the number of the part, and the offsets of its batches; or an error
+    calls ────────► within `kept_processes`: the next work and its parts, until the end of this pipe
+
+The queue is one pipe for all processes. Shared file, output and calls exist for each forked process, and this process
+reads each output in a thread.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
-import io
-import marshal
 import mmap
 import os
 import pickle
@@ -28,13 +28,21 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
-from tempfile import TemporaryFile
-from types import CellType, FunctionType
-from typing import IO, Any, TypeVar
+from dataclasses import dataclass
+from typing import IO, NoReturn, TypeVar
 
 import pyarrow as pa
 
+from purgatory_udf.backend.call_transfer import (
+    CallWriter,
+    SharedPlace,
+    align,
+    mapped,
+    read_batches,
+    read_call,
+    shared_file,
+    write_batches,
+)
 from purgatory_udf.common.errors import NeedsSparkError
 
 Part = TypeVar("Part")
@@ -45,17 +53,10 @@ _NUMBER = struct.Struct("<q")
 _MADE = struct.Struct("<qqq")
 # In place of a part: an error, or the end of the work.
 _FAILED, _DONE = -1, -2
-# Largest size of pickled code, apart from its buffers: pickling more takes as long as a fork. Least size of a buffer
-# that is shared.
-_MOST_CODE, _LEAST_SHARED = 1 << 20, 256
-# Alignment of buffers, as in Arrow's own.
-_ALIGNED = 64
 # Name of the threads that wait for the exit of a forked process.
 EXIT = "exit of a forked process"
 # Linux: signal for a child when its parent exits.
 _PR_SET_PDEATHSIG = 1
-# Map all pages at once, instead of one by one on access.
-_MAPPED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 
 
 def cores() -> int:
@@ -76,31 +77,16 @@ def run_parallel(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.Record
     count = min(cores(), len(parts))
     if count < 2:
         return [list(work(part)) for part in parts]
-    processes, call = _Kept.processes, None
-    if processes is not None:
-        call = processes.pickled(work, parts) if count - 1 <= processes.count else None
-        if call is None:
-            _end_kept()
-            processes = None
-    if processes is None:
-        processes = _Processes(work, parts, count - 1, is_kept=_Kept.is_wanted)
-        _Kept.processes = processes if _Kept.is_wanted else None
+    pool, call = _pool_for(work, parts, count - 1)
     try:
-        made = processes.run(work, parts, call)
+        made = pool.run(work, parts, call)
     except BaseException:
-        _Kept.processes = None
-        processes.end()
+        _Kept.pool = None
+        pool.end()
         raise
     if not _Kept.is_wanted:
-        processes.end()
+        pool.end()
     return [made[number] for number in range(len(parts))]
-
-
-class _Kept:
-    """The forked processes that wait for further work, if they are wanted."""
-
-    is_wanted = False
-    processes: _Processes | None = None
 
 
 @contextmanager
@@ -120,16 +106,49 @@ def kept_processes() -> Iterator[None]:
 
 def has_kept_processes() -> bool:
     """Return whether forked processes wait for further work, so that it needs no fork."""
-    return _Kept.processes is not None
+    return _Kept.pool is not None
+
+
+class _Kept:
+    """The pool that waits for further work, if it is wanted."""
+
+    is_wanted = False
+    pool: _Pool | None = None
+
+
+def _pool_for(work: Work[Part], parts: Sequence[Part], count: int) -> tuple[_Pool, bytes | None]:
+    """Return a pool with `count` forked processes or more, and the serialized call if they have not inherited it."""
+    if _Kept.pool is not None:
+        call = _Kept.pool.serialized(work, parts) if count <= _Kept.pool.count else None
+        if call is not None:
+            return _Kept.pool, call
+        _end_kept()
+    pool = _Pool(work, parts, count, is_kept=_Kept.is_wanted)
+    if _Kept.is_wanted:
+        _Kept.pool = pool
+    return pool, None
 
 
 def _end_kept() -> None:
-    processes, _Kept.processes = _Kept.processes, None
-    if processes is not None:
-        processes.end()
+    pool, _Kept.pool = _Kept.pool, None
+    if pool is not None:
+        pool.end()
 
 
-class _Processes:
+@dataclass(frozen=True)
+class _Worker:
+    """A forked process and its pipes, as the parent uses them.
+
+    `number` is that of its shared file: 1 for the first process, because 0 is the file of inputs.
+    """
+
+    number: int
+    id: int
+    calls: IO[bytes]
+    output: IO[bytes]
+
+
+class _Pool:
     """Executes parts in this process and in `count` forked ones, which inherit the first call's work and parts.
 
     If they are kept, they wait for further calls.
@@ -139,71 +158,37 @@ class _Processes:
         self.count = count
         self._made: dict[int, list[pa.RecordBatch]] = {}
         self._errors: list[BaseException] = []
-        self._queue_end, self._feed_end = os.pipe()
-        outputs, calls = ([os.pipe() for _ in range(count)] for _ in range(2))
-        self._outputs = [os.fdopen(reading, "rb") for reading, _ in outputs]
-        # Shared memory needs no copy for the transfer, and no copy-on-write after the next fork.
-        self._inputs, self._shared = _anonymous_file(), [_anonymous_file() for _ in range(count)]
-        # Results that are in shared memory already, with the place in their file, and its number.
-        self._results: list[tuple[pa.Buffer, int, int]] = []
         self._threads: list[threading.Thread] = []
-        files = [self._inputs, *self._shared]
+        self._queue, feed = os.pipe()
+        self._feed_end = os.fdopen(feed, "wb", 0)
+        self._writer = CallWriter()
+        # Shared memory needs no copy for the transfer, and no copy-on-write after the next fork.
+        self._files = [self._writer.inputs, *(shared_file() for _ in range(count))]
+        self._workers: list[_Worker] = []
         sys.stdout.flush()
         sys.stderr.flush()
-        self._ids = []
-        parent = os.getpid()
-        for number, ((calls_end, _), (_, writing)) in enumerate(zip(calls, outputs, strict=True)):
-            forked = os.fork()
-            if not forked:
-                unused = {self._feed_end, *chain(*outputs, *calls)} - {calls_end, writing}
-                _serve(work, parts, self._queue_end, calls_end, writing, files, number, unused, parent)
-            self._ids.append(forked)
-        for end in (*(reading for reading, _ in calls), *(writing for _, writing in outputs)):
-            os.close(end)
-        self._calls = [os.fdopen(writing, "wb") for _, writing in calls]
+        for number in range(1, count + 1):
+            self._workers.append(self._forked(work, parts, number))
         if not is_kept:
             self._end_calls()
 
-    def pickled(self, work: Work[Part], parts: Sequence[Part]) -> bytes | None:
-        """Return a further call for the forked processes, with its buffers in shared memory.
+    def _forked(self, work: Work[Part], parts: Sequence[Part], number: int) -> _Worker:
+        """Fork a process that executes parts."""
+        (calls_end, calls), (output, output_end) = _pipe(), _pipe()
+        parent = os.getpid()
+        process = os.fork()
+        if not process:
+            # If it kept these open, the pipes would not end when this process closes them.
+            of_others = (end for worker in self._workers for end in (worker.calls, worker.output))
+            child = _Child(self._queue, calls_end, output_end, self._files, number)
+            child.serve(work, parts, [self._feed_end, calls, output, *of_others], parent)
+        calls_end.close()
+        output_end.close()
+        return _Worker(number, process, calls, output)
 
-        Returns None if its code is large, or cannot be pickled.
-        """
-        places: list[tuple[int, int, int]] = []
-        # The buffers are held, so that no other has the address of one of them.
-        shared: dict[tuple[int, int], tuple[pa.Buffer, tuple[int, int, int]]] = {}
-
-        def share(value: pickle.PickleBuffer) -> bool:
-            buffer = pa.py_buffer(value)
-            if buffer.size < _LEAST_SHARED:
-                return True
-            key = buffer.address, buffer.size
-            if key not in shared:
-                shared[key] = buffer, self._place_of(buffer)
-            places.append(shared[key][1])
-            return False
-
-        code = _Limited()
-        # The many new objects would start the garbage collection, which would find nothing.
-        gc.disable()
-        try:
-            _Pickler(code, protocol=5, buffer_callback=share).dump((work, parts))
-        except (AttributeError, OverflowError, RecursionError, TypeError, ValueError, pickle.PicklingError):
-            return None
-        finally:
-            gc.enable()
-        self._inputs.flush()
-        return pickle.dumps((code.getvalue(), places))
-
-    def _place_of(self, buffer: pa.Buffer) -> tuple[int, int, int]:
-        """Return the file, begin and end of a buffer in shared memory; write it there if it is no part of a result."""
-        for result, first, file in self._results:
-            begin = first + buffer.address - result.address
-            if first <= begin and begin + buffer.size <= first + result.size:
-                return file, begin, begin + buffer.size
-        begin = _align(self._inputs, _ALIGNED)
-        self._inputs.write(buffer)
-        return 0, begin, begin + buffer.size
+    def serialized(self, work: Work[Part], parts: Sequence[Part]) -> bytes | None:
+        """Return a further call for the forked processes; None if a fork is faster, or it cannot be pickled."""
+        return self._writer.serialized((work, parts))
 
     def run(self, work: Work[Part], parts: Sequence[Part], call: bytes | None) -> dict[int, list[pa.RecordBatch]]:
         """Execute all parts, and return the batches of each by its number. Raises the first error of a part.
@@ -211,22 +196,17 @@ class _Processes:
         Args:
             work: The work for a part.
             parts: All parts.
-            call: The same for the forked processes (`pickled`); None for those that they have inherited.
+            call: The same for the forked processes (`serialized`); None if they have inherited it.
         """
         self._made = made = {}
-        each = zip(self._outputs, self._shared, range(1, self.count + 1), strict=True)
-        threads = [threading.Thread(target=self._read, args=ends, daemon=True) for ends in each]
+        threads = [threading.Thread(target=self._read, args=(worker,), daemon=True) for worker in self._workers]
         threads.append(threading.Thread(target=self._feed, args=(len(parts),), daemon=True))
         if call is not None:
-            # The end of a killed process shows when its results are read.
-            with suppress(BrokenPipeError):
-                for to in self._calls:
-                    to.write(_NUMBER.pack(len(call)) + call)
-                    to.flush()
+            self._send(call)
         for thread in threads:
             thread.start()
         self._threads = threads
-        while not self._errors and (number := _next(self._queue_end)) is not None:
+        while not self._errors and (number := _next(self._queue)) is not None:
             made[number] = list(work(parts[number]))
         # After an error, the remaining parts are abandoned.
         if not self._errors:
@@ -239,28 +219,52 @@ class _Processes:
     def end(self) -> None:
         """Kill the forked processes and free all resources."""
         self._end_calls()
-        os.close(self._queue_end)
-        for process in self._ids:
+        os.close(self._queue)
+        for worker in self._workers:
             with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(worker.id, signal.SIGKILL)
             # The exit of a process takes 10 ms, in which its memory is freed.
-            threading.Thread(target=os.waitpid, args=(process, 0), name=EXIT, daemon=True).start()
+            threading.Thread(target=os.waitpid, args=(worker.id, 0), name=EXIT, daemon=True).start()
         for thread in self._threads:
             thread.join()
-        os.close(self._feed_end)
-        for file in (*self._outputs, *self._shared, self._inputs):
+        for file in (self._feed_end, *(worker.output for worker in self._workers), *self._files):
             file.close()
 
-    def _end_calls(self) -> None:
-        for to in self._calls:
-            with suppress(BrokenPipeError):
-                to.close()
+    def _send(self, call: bytes) -> None:
+        # The end of a killed process shows when its results are read.
+        with suppress(BrokenPipeError):
+            for worker in self._workers:
+                worker.calls.write(_NUMBER.pack(len(call)) + call)
+                worker.calls.flush()
 
-    def _read(self, output: IO[bytes], shared: IO[bytes], file: int) -> None:
+    def _end_calls(self) -> None:
+        for worker in self._workers:
+            with suppress(BrokenPipeError):
+                worker.calls.close()
+
+    def _read(self, worker: _Worker) -> None:
+        """Read the batches that a process made, until it has no more parts."""
         try:
-            self._results.append((*_read(output, shared, self._made), file))
+            content, place = self._read_parts(worker.output, worker.number)
+            self._writer.add_result(content, place)
         except BaseException as error:
             self._errors.append(error)
+
+    def _read_parts(self, output: IO[bytes], file: int) -> tuple[pa.Buffer, SharedPlace]:
+        """Read the batches from a shared file; return the memory that they are in, and its place."""
+        shared = self._files[file]
+        places: dict[int, tuple[int, int]] = {}
+        while len(head := output.read(_MADE.size)) == _MADE.size:
+            number, begin, end = _MADE.unpack(head)
+            if number == _FAILED:
+                raise pickle.loads(mapped(shared, begin, end))
+            if number == _DONE:
+                content = mapped(shared, begin, end)
+                for part, (first, last) in places.items():
+                    self._made[part] = read_batches(content[first - begin : last - begin])
+                return content, SharedPlace(file, begin, end)
+            places[number] = begin, end
+        raise NeedsSparkError("a worker process was killed, possibly because memory ran out")
 
     def _feed(self, count: int) -> None:
         """Write the numbers of the parts to the queue, and its end once for each process; stop after an error.
@@ -269,35 +273,13 @@ class _Processes:
         """
         with suppress(BrokenPipeError):
             for number in (*range(count), *[_DONE] * (1 + self.count)):
-                os.write(self._feed_end, _NUMBER.pack(number))
+                self._feed_end.write(_NUMBER.pack(number))
 
 
-class _Limited(io.BytesIO):
-    """Memory for pickled code. Raises OverflowError if the code is large, so that copying it takes long."""
-
-    def write(self, data: Any) -> int:
-        if self.tell() + len(data) > _MOST_CODE:
-            raise OverflowError("more code than a fork is worth")
-        return super().write(data)
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles functions within functions as well, for a process that has the same modules."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, FunctionType) or "<" not in value.__qualname__:
-            return NotImplemented
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        defaults = value.__defaults__, value.__kwdefaults__
-        return _function, (marshal.dumps(value.__code__), value.__module__, value.__qualname__, defaults, cells)
-
-
-def _function(code: bytes, module: str, name: str, defaults: tuple[Any, Any], cells: list[Any]) -> FunctionType:
-    """Return a function that `_Pickler` has pickled."""
-    namespace = vars(importlib.import_module(module))
-    function = FunctionType(marshal.loads(code), namespace, name, defaults[0], tuple(map(CellType, cells)))
-    function.__kwdefaults__ = defaults[1]
-    return function
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    """Return the reading and the writing side of a new pipe."""
+    reading, writing = os.pipe()
+    return os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
 
 
 def _next(queue: int) -> int | None:
@@ -307,143 +289,77 @@ def _next(queue: int) -> int | None:
     return None if number == _DONE else number
 
 
-def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBatch]]) -> tuple[pa.Buffer, int]:
-    """Read the batches that a process made; return the memory that they are in, and its place in the file."""
-    places: dict[int, tuple[int, int]] = {}
-    while len(head := output.read(_MADE.size)) == _MADE.size:
-        number, begin, end = _MADE.unpack(head)
-        if number == _FAILED:
-            raise pickle.loads(_mapped(shared, begin, end))
-        if number == _DONE:
-            content = _mapped(shared, begin, end)
-            for number, (first, last) in places.items():
-                made[number] = _unpacked(content[first - begin : last - begin])
-            return content, begin
-        places[number] = begin, end
-    raise NeedsSparkError("a worker process was killed, possibly because memory ran out")
+@dataclass(frozen=True)
+class _Child:
+    """The code that a forked process executes, and its pipes.
 
-
-def _anonymous_file() -> IO[bytes]:
-    """Return an anonymous file in memory, or a temporary file if the system does not support that."""
-    return os.fdopen(os.memfd_create("made"), "wb") if hasattr(os, "memfd_create") else TemporaryFile()
-
-
-def _align(file: IO[bytes], width: int) -> int:
-    """Move to the next place that is a multiple of `width`, and return it."""
-    return file.seek(-(-file.tell() // width) * width)
-
-
-def _mapped(shared: IO[bytes], begin: int, end: int) -> pa.Buffer:
-    """Map a part of a file into memory. The mapping exists as long as any buffer refers to it."""
-    if begin == end:
-        return pa.py_buffer(b"")
-    first = begin // mmap.PAGESIZE * mmap.PAGESIZE
-    mapped = mmap.mmap(shared.fileno(), end - first, _MAPPED, mmap.PROT_READ, offset=first)
-    return pa.py_buffer(mapped)[begin - first :]
-
-
-def _serve(
-    work: Work[Part],
-    parts: Sequence[Part],
-    queue: int,
-    calls: int,
-    writing: int,
-    files: Sequence[IO[bytes]],
-    number: int,
-    unused: Iterable[int],
-    parent: int,
-) -> None:
-    """Execute parts until none are left, report their batches, wait for further calls, and exit.
-
-    The main function of a forked process.
-
-    Args:
-        work: The work for a part.
-        parts: All parts.
-        queue: File descriptor from which the numbers of the next parts are read.
-        calls: File descriptor from which further calls are read, until its end.
-        writing: File descriptor to which the batches of a part are reported.
-        files: Shared memory for inputs of further calls, and for the batches of each process.
-        number: Number of this process.
-        unused: File descriptors to close.
-        parent: Id of the parent; the process exits if the parent no longer exists.
+    Attributes:
+        queue: Pipe with the numbers of the next parts.
+        calls: Pipe with further calls, until its end.
+        output: Pipe to which the batches of parts are reported.
+        files: The shared files of the pool.
+        number: Number of its own file, to which it writes batches.
     """
-    status = 1
-    try:
-        # A child inherits the lock of the output folder, so it must not outlive its parent.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            return
-        for end in unused:
-            os.close(end)
-        _Kept.is_wanted, _Kept.processes = False, None
-        # Objects of the parent need no garbage collection here.
-        gc.freeze()
-        shared = files[number + 1]
-        with os.fdopen(writing, "wb") as output, os.fdopen(calls, "rb") as further:
-            while True:
-                _execute(work, parts, queue, output, shared)
+
+    queue: int
+    calls: IO[bytes]
+    output: IO[bytes]
+    files: Sequence[IO[bytes]]
+    number: int
+
+    def serve(self, work: Work[Part], parts: Sequence[Part], unused: Iterable[IO[bytes]], parent: int) -> NoReturn:
+        """Execute parts until none are left, then those of further calls, and exit.
+
+        Args:
+            work: The work for a part of the first call.
+            parts: All parts of the first call.
+            unused: Pipes of the parent, which this process closes.
+            parent: Id of the parent; the process exits if the parent no longer exists.
+        """
+        status = 1
+        try:
+            # A child inherits the lock of the output folder, so it must not outlive its parent.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == parent:
+                for end in unused:
+                    end.close()
+                _Kept.is_wanted, _Kept.pool = False, None
+                # Objects of the parent need no garbage collection here.
+                gc.freeze()
+                self._execute(work, parts)
                 del work, parts
-                if len(head := further.read(_NUMBER.size)) < _NUMBER.size:
-                    break
-                work, parts = _unpickled(further.read(*_NUMBER.unpack(head)), files)
-        status = 0
-    finally:
-        # Skip the exit handlers, which belong to the parent.
-        os._exit(status)
+                while len(head := self.calls.read(_NUMBER.size)) == _NUMBER.size:
+                    self._execute(*read_call(self.calls.read(*_NUMBER.unpack(head)), self.files))
+                status = 0
+        finally:
+            # Skip the exit handlers, which belong to the parent.
+            os._exit(status)
 
-
-def _execute(work: Work[Part], parts: Sequence[Part], queue: int, output: IO[bytes], shared: IO[bytes]) -> None:
-    """Execute parts until none are left, and report their batches."""
-    first = _align(shared, mmap.PAGESIZE)
-    try:
-        while (number := _next(queue)) is not None:
+    def _execute(self, work: Work[Part], parts: Sequence[Part]) -> None:
+        """Execute parts until none are left, and report their batches."""
+        shared = self.files[self.number]
+        first = align(shared, mmap.PAGESIZE)
+        try:
+            while (number := _next(self.queue)) is not None:
+                begin = shared.tell()
+                write_batches(work(parts[number]), shared)
+                self._report(number, begin)
+            self._report(_DONE, first)
+        except Exception as error:
             begin = shared.tell()
-            _pack(work(parts[number]), shared)
-            _report(output, number, begin, shared)
-        _report(output, _DONE, first, shared)
-    except Exception as error:
-        begin = shared.tell()
-        shared.write(_pickled(error))
-        _report(output, _FAILED, begin, shared)
+            shared.write(_pickled(error))
+            self._report(_FAILED, begin)
 
-
-def _unpickled(call: bytes, files: Sequence[IO[bytes]]) -> Any:
-    """Return the work and the parts of a further call; see `_Processes.pickled`."""
-    code, places = pickle.loads(call)
-    mapped = {}
-    for number, file in enumerate(files):
-        of_file = [place[1:] for place in places if place[0] == number]
-        if of_file:
-            begin = min(begin for begin, _ in of_file) // mmap.PAGESIZE * mmap.PAGESIZE
-            mapped[number] = begin, _mapped(file, begin, max(end for _, end in of_file))
-    buffers = (mapped[number][1][begin - mapped[number][0] : end - mapped[number][0]] for number, begin, end in places)
-    return pickle.loads(code, buffers=buffers)
-
-
-def _report(output: IO[bytes], number: int, begin: int, shared: IO[bytes]) -> None:
-    shared.flush()
-    output.write(_MADE.pack(number, begin, shared.tell()))
-    output.flush()
-
-
-def _pack(batches: Iterable[pa.RecordBatch], shared: IO[bytes]) -> None:
-    writer = None
-    for batch in batches:
-        writer = writer or pa.ipc.new_stream(shared, batch.schema)
-        writer.write_batch(batch)
-    if writer is not None:
-        writer.close()
-
-
-def _unpacked(content: pa.Buffer) -> list[pa.RecordBatch]:
-    if not content.size:
-        return []
-    with pa.ipc.open_stream(content) as reader:
-        return list(reader)
+    def _report(self, number: int, begin: int) -> None:
+        """Report what the shared file contains from `begin` on."""
+        shared = self.files[self.number]
+        shared.flush()
+        self.output.write(_MADE.pack(number, begin, shared.tell()))
+        self.output.flush()
 
 
 def _pickled(error: Exception) -> bytes:
+    """Return an error as it can be unpickled; if it cannot, another one with its traceback."""
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)

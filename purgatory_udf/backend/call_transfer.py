@@ -1,0 +1,172 @@
+"""Transfer of calls and record batches between this process and forked ones, in files in memory that they share.
+
+A file is written by one process, and mapped by the others, which copies nothing. A call is a function with its
+arguments, for processes that were forked before these existed. It is pickled without its large buffers:
+
+    pickled code ─────────► the pipe to each process; at most 1 MiB, because a fork is faster than more code
+    buffers of results ───► remain in the file of the process that made them
+    other buffers ────────► the file of inputs, each once for all processes
+
+Functions within functions are pickled, too: their code, and the values that they refer to.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import marshal
+import mmap
+import os
+import pickle
+from collections.abc import Iterable, Sequence
+from tempfile import TemporaryFile
+from types import CellType, FunctionType
+from typing import IO, Any, NamedTuple
+
+import pyarrow as pa
+
+# Largest size of pickled code without its buffers: pickling more takes as long as a fork. Least size of a buffer that
+# is shared.
+_MOST_CODE, _LEAST_SHARED = 1 << 20, 256
+# Alignment of buffers, as in Arrow's own.
+_ALIGNED = 64
+# Map all pages at once, instead of one by one on access.
+_MAPPED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
+
+
+class SharedPlace(NamedTuple):
+    """A part of a shared file, given by its number: 0 is the file of inputs, the others are those of processes."""
+
+    file: int
+    begin: int
+    end: int
+
+
+def shared_file() -> IO[bytes]:
+    """Return an anonymous file in memory, or a temporary file if the system does not support that."""
+    return os.fdopen(os.memfd_create("made"), "wb") if hasattr(os, "memfd_create") else TemporaryFile()
+
+
+def align(file: IO[bytes], width: int) -> int:
+    """Move to the next place that is a multiple of `width`, and return it."""
+    return file.seek(-(-file.tell() // width) * width)
+
+
+def mapped(file: IO[bytes], begin: int, end: int) -> pa.Buffer:
+    """Map a part of a file into memory. The mapping exists as long as any buffer refers to it."""
+    if begin == end:
+        return pa.py_buffer(b"")
+    first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+    content = mmap.mmap(file.fileno(), end - first, _MAPPED, mmap.PROT_READ, offset=first)
+    return pa.py_buffer(content)[begin - first :]
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], file: IO[bytes]) -> None:
+    """Write record batches to a file. Without batches, the file stays as it is."""
+    writer = None
+    for batch in batches:
+        writer = writer or pa.ipc.new_stream(file, batch.schema)
+        writer.write_batch(batch)
+    if writer is not None:
+        writer.close()
+
+
+def read_batches(content: pa.Buffer) -> list[pa.RecordBatch]:
+    """Return the record batches that `write_batches` wrote; they refer to the memory of `content`."""
+    if not content.size:
+        return []
+    with pa.ipc.open_stream(content) as reader:
+        return list(reader)
+
+
+class CallWriter:
+    """Serializes calls for processes that share the file of inputs, and the files with the results of earlier calls."""
+
+    def __init__(self) -> None:
+        self.inputs = shared_file()
+        self._results: list[tuple[pa.Buffer, SharedPlace]] = []
+
+    def add_result(self, content: pa.Buffer, place: SharedPlace) -> None:
+        """Add memory that is in a shared file already, so that calls with buffers in it refer to its place."""
+        self._results.append((content, place))
+
+    def serialized(self, call: Any) -> bytes | None:
+        """Return a call as `read_call` reads it; None if its code is large, or cannot be pickled."""
+        places: list[SharedPlace] = []
+        # The buffers are held, so that no other has the address of one of them.
+        shared: dict[tuple[int, int], tuple[pa.Buffer, SharedPlace]] = {}
+
+        def share(value: pickle.PickleBuffer) -> bool:
+            """Put a buffer in shared memory; return True if it is small, and has to be pickled."""
+            buffer = pa.py_buffer(value)
+            if buffer.size < _LEAST_SHARED:
+                return True
+            key = buffer.address, buffer.size
+            if key not in shared:
+                shared[key] = buffer, self._place_of(buffer)
+            places.append(shared[key][1])
+            return False
+
+        code = _LimitedCode()
+        # The many new objects would start the garbage collection, which would find nothing.
+        gc.disable()
+        try:
+            _CallPickler(code, protocol=5, buffer_callback=share).dump(call)
+        except (AttributeError, OverflowError, RecursionError, TypeError, ValueError, pickle.PicklingError):
+            return None
+        finally:
+            gc.enable()
+        self.inputs.flush()
+        return pickle.dumps((code.getvalue(), places))
+
+    def _place_of(self, buffer: pa.Buffer) -> SharedPlace:
+        """Return the place of a buffer in a shared file; write it to the inputs if it is no part of a result."""
+        for content, (file, first, last) in self._results:
+            begin = first + buffer.address - content.address
+            if first <= begin and begin + buffer.size <= last:
+                return SharedPlace(file, begin, begin + buffer.size)
+        begin = align(self.inputs, _ALIGNED)
+        self.inputs.write(buffer)
+        return SharedPlace(0, begin, begin + buffer.size)
+
+
+def read_call(call: bytes, files: Sequence[IO[bytes]]) -> Any:
+    """Return a call that a `CallWriter` serialized, given the shared files by their numbers."""
+    code, places = pickle.loads(call)
+    contents = {}
+    # One mapping for each file is faster than one for each buffer.
+    for number in {place.file for place in places}:
+        of_file = [place for place in places if place.file == number]
+        first = min(place.begin for place in of_file)
+        contents[number] = first, mapped(files[number], first, max(place.end for place in of_file))
+    buffers = (contents[file][1][begin - contents[file][0] : end - contents[file][0]] for file, begin, end in places)
+    return pickle.loads(code, buffers=buffers)
+
+
+class _LimitedCode(io.BytesIO):
+    """Memory for pickled code. Raises OverflowError if the code is large, so that copying it takes long."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > _MOST_CODE:
+            raise OverflowError("more code than a fork is worth")
+        return super().write(data)
+
+
+class _CallPickler(pickle.Pickler):
+    """Pickles functions within functions as well, for a process that has the same modules."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, FunctionType) or "<" not in value.__qualname__:
+            return NotImplemented
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        defaults = value.__defaults__, value.__kwdefaults__
+        return _function, (marshal.dumps(value.__code__), value.__module__, value.__qualname__, defaults, cells)
+
+
+def _function(code: bytes, module: str, name: str, defaults: tuple[Any, Any], cells: list[Any]) -> FunctionType:
+    """Return a function that `_CallPickler` has pickled."""
+    namespace = vars(importlib.import_module(module))
+    function = FunctionType(marshal.loads(code), namespace, name, defaults[0], tuple(map(CellType, cells)))
+    function.__kwdefaults__ = defaults[1]
+    return function
