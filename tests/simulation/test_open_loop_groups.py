@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
-from purgatory_udf.simulation.open_loop.event_columns import PartitionNames, group_rows, to_event_table
+from purgatory_udf.simulation.open_loop.event_rows import PartitionNames, group_rows, to_event_table
 from purgatory_udf.simulation.open_loop.group_schedule import (
     GroupPlan,
     MemberActions,

@@ -5,9 +5,9 @@ index). In the functions of this package, `number` is the number of a slice, and
 the start of the trace.
 
 - `workload`: the settings and the counts derived from them
-- `partition_requests`: produces, fetches, transactions and leader moves of a slice
+- `partition_requests`: produces, fetches, transactions, leader moves, and requests of admin clients of a slice
 - `group_schedule`: consumer groups, their members and the times of their requests
-- `event_columns`, `event_rows`: rows of `events`, written as a table
+- `event_rows`: rows of `events`, written as a table
 
 Random numbers have names: a number depends only on its name, not on the task or the order in which it is drawn.
 `stream` uses Philox, a hash of (seed, name, index), so a stream can start anywhere. `draw` returns one number for each

@@ -1,49 +1,42 @@
-"""A slice as rows of `events`, with the requests of admin clients, and the whole trace as a Spark DataFrame.
+"""A slice as rows of `events`, and the whole trace as a Spark DataFrame.
 
-Deletions and creations complete after a latency. No latency is longer than a slice, so an operation that completes in a
-slice was requested in that slice or in the previous one.
+Each kind of request has a function that returns the columns of its rows; columns that it leaves out are null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.delta_store import with_column_comments
-from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENT_TOPIC, EVENTS, TIMESTAMP
-from purgatory_udf.simulation.open_loop import Flags, Numbers, Purpose, stream
-from purgatory_udf.simulation.open_loop.event_columns import (
-    Columns,
-    PartitionNames,
-    broker_of,
-    constant,
-    group_rows,
-    partitions_of,
-    to_event_table,
-)
+from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENT_PARTITION, EVENT_TOPIC, EVENTS, TIMESTAMP
+from purgatory_udf.simulation.open_loop import Flags, Numbers
+from purgatory_udf.simulation.open_loop.group_schedule import MemberAction, MemberActions, member_actions_between
 from purgatory_udf.simulation.open_loop.partition_requests import (
+    Creations,
+    Deletes,
     FetchRequests,
     HighWatermarkRises,
     LastStableOffsets,
     LeaderMove,
     Produces,
     TransactionEnds,
-    arrivals,
-    choose_partitions,
+    completed_in_slice,
+    creations,
+    deletes,
     fetches,
     high_watermark_rises,
-    latencies_us,
     leader_move,
-    log_ends,
     produces,
     transaction_ends,
 )
-from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
+from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, PARTITIONS_PER_TOPIC, Workload
 from purgatory_udf.simulation.simpy_environment import START_US
 from purgatory_udf.storage.event_staging import TIME_ORDER
 
@@ -51,63 +44,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True)
-class Deletes:
-    """DELETE_RECORDS requests, a row for each: requested at `t`, and completed at `done_t`.
-
-    They delete the records before `offset`, which is the log end at the start of the previous slice.
-    """
-
-    t: Numbers
-    partition: Numbers
-    offset: Numbers
-    done_t: Numbers
-
-
-@dataclass(frozen=True)
-class Creations:
-    """Creations of topics.
-
-    `leads_t` has a row per topic and a column per partition: the time of the partition's first leader.
-    """
-
-    t: Numbers
-    topic: Numbers
-    leads_t: Numbers
-
-
-def deletes(workload: Workload, number: int) -> Deletes:
-    """Return the DELETE_RECORDS requests of the slice `number`."""
-    size = arrivals(workload, number).deletes
-    random = stream(workload.seed, Purpose.DELETES, number)
-    t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)
-    partition = choose_partitions(workload, random, size)
-    old = log_ends(arrivals(workload, number - 1).before)[partition] if number else np.zeros_like(partition)
-    return Deletes(t, partition, old, t + latencies_us(workload, random, (size,)))
-
-
-def creations(workload: Workload, number: int) -> Creations:
-    """Return the CREATE_TOPICS requests of the slice `number`."""
-    arriving = arrivals(workload, number)
-    random = stream(workload.seed, Purpose.CREATIONS, number)
-    t = np.sort(
-        random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), arriving.creations)
-    )
-    topic = arriving.created_before + np.arange(arriving.creations)
-    return Creations(t, topic, t[:, None] + latencies_us(workload, random, (arriving.creations, NEW_PARTITIONS)))
-
-
-def completed_in_slice(workload: Workload, number: int, t: Numbers) -> Flags:
-    """Return a mask of the times in the slice `number`. The last slice also contains all later times."""
-    ends_in_slice = (
-        t < workload.slice_start_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
-    )
-    return np.asarray((t >= workload.slice_start_us(number)) & ends_in_slice)
-
-
 # `seq` is the slice's number times this, plus the row's index from 1: a slice has fewer rows.
 SEQ_STRIDE = 1_000_000_000
 FETCH_MAX_BYTES, PARTITION_MAX_BYTES = 52_428_800, 1_048_576
+CLIENTS = 100
+
+Columns = dict[str, pa.Array]
 
 
 def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
@@ -312,6 +254,140 @@ def _identified(rows: pa.Table, before: int, run_id: str) -> pa.Table:
     }.items():
         rows = rows.set_column(EVENTS.get_field_index(name), EVENTS.field(name), column)
     return rows
+
+
+TYPES = pa.array(["join_group", "join_group", "leave_group", "sync_group", "heartbeat", "offset_commit"], pa.string())
+# A JoinGroup version in which a join without a member id receives MEMBER_ID_REQUIRED (4 or later).
+JOIN_VERSION = 5
+# The rebalance timeout in session timeouts; no scheduled rebalance takes longer.
+REBALANCE_TIMEOUT_SESSIONS = 6
+RECORDS_PER_COMMIT = 100
+
+
+def group_rows(workload: Workload, begin_us: int, end_us: int, names: PartitionNames) -> Columns:
+    """Return the columns of the group requests from `begin_us` on, before `end_us`."""
+    actions = member_actions_between(workload.plan, begin_us, end_us)
+    joins_without_id, joins = actions.action == MemberAction.JOIN_WITHOUT_ID, actions.action == MemberAction.JOIN
+    joining = joins_without_id | joins
+    client = _client(actions.group, actions.member)
+    member_id = _member_id(client, actions.incarnation)
+    session_ms = workload.session_timeout_ms
+    return {
+        "type": TYPES.take(pa.array(actions.action)),
+        "time_us": pa.array(actions.t),
+        "broker": broker_of(actions.group),
+        "client_id": client,
+        "group": _joined("group-", actions.group),
+        "member_id": pc.if_else(pa.array(joins_without_id), pa.scalar(""), member_id),
+        "assigned_member_id": _text_where(joins_without_id, member_id),
+        "leader_member_id": _text_where(
+            joins, _member_id(_client(actions.group, actions.leader), actions.leader_incarnation)
+        ),
+        "api_version": _constant_where(joining, JOIN_VERSION, pa.int32()),
+        "session_timeout_ms": _constant_where(joining, session_ms, pa.int64()),
+        "rebalance_timeout_ms": _constant_where(joining, REBALANCE_TIMEOUT_SESSIONS * session_ms, pa.int64()),
+        "protocols": _protocols(joining),
+        "generation": pa.array(actions.generation.astype(np.int32), mask=joining),
+        "leader": pa.array(actions.member == actions.leader, mask=actions.action != MemberAction.SYNC),
+        "partitions": _committed(workload, actions, names),
+    }
+
+
+def _client(group: Numbers, place: Numbers) -> pa.Array:
+    return _joined("group-", group, "-client-", place)
+
+
+def _member_id(client: pa.Array, incarnation: Numbers) -> pa.Array:
+    return _joined(client, "-", incarnation)
+
+
+def _joined(*parts: str | Numbers | pa.Array) -> pa.Array:
+    texts = [pa.array(part).cast(pa.string()) if isinstance(part, np.ndarray) else part for part in parts]
+    return pc.binary_join_element_wise(*texts, "")
+
+
+def _text_where(chosen: Flags, texts: pa.Array) -> pa.Array:
+    return pc.if_else(pa.array(chosen), texts, pa.scalar(None, pa.string()))
+
+
+def _constant_where(chosen: Flags, value: int, kind: pa.DataType) -> pa.Array:
+    return pa.array(np.full(len(chosen), value), kind, mask=~chosen)
+
+
+def _protocols(chosen: Flags) -> pa.Array:
+    ends: npt.NDArray[np.int32] = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int32)
+    names = pa.repeat(pa.scalar("range"), int(ends[-1]))
+    return pa.ListArray.from_arrays(pa.array(ends), names, mask=pa.array(~chosen))
+
+
+def _committed(workload: Workload, actions: MemberActions, names: PartitionNames) -> pa.Array:
+    """Return the column `partitions` of requests of members: a partition and offset for commits, null for others.
+
+    Each member has one partition, in which its offset rises steadily.
+    """
+    commits = actions.action == MemberAction.COMMIT
+    partition = (actions.group[commits] * workload.members + actions.member[commits]) % workload.partitions
+    offsets = pa.array(actions.index[commits] * RECORDS_PER_COMMIT)
+    return one_partition_where(commits, {**names.topic_partition(partition), "offset": offsets})
+
+
+class PartitionNames:
+    """The topic and partition number of each partition of the workload, and client ids."""
+
+    def __init__(self, workload: Workload) -> None:
+        partitions = np.arange(workload.partitions)
+        self.topics = pa.array(
+            [f"topic-{number // PARTITIONS_PER_TOPIC}" for number in partitions.tolist()], pa.string()
+        )
+        self.numbers = pa.array(partitions % PARTITIONS_PER_TOPIC, pa.int32())
+        self.clients = pa.array([f"client-{number}" for number in range(CLIENTS)], pa.string())
+
+    def topic_partition(self, partition: Numbers) -> Columns:
+        """Return the columns `topic` and `partition`."""
+        chosen = pa.array(partition)
+        return {"topic": self.topics.take(chosen), "partition": self.numbers.take(chosen)}
+
+    def client(self, number: Numbers) -> pa.Array:
+        """Return the client id of each number."""
+        return self.clients.take(pa.array(number % CLIENTS))
+
+
+def broker_of(number: Numbers) -> pa.Array:
+    """Return the broker of each partition, group or new topic. Brokers are assigned round robin."""
+    return pa.array(number % BROKERS + 1, pa.int32())
+
+
+def constant(value: object, size: int, kind: pa.DataType) -> pa.Array:
+    """Return a column of `size` rows with the same value, of the Arrow type `kind`."""
+    return pa.repeat(pa.scalar(value, kind), size)
+
+
+def partitions_of(columns: Columns, each: int) -> pa.Array:
+    """Return a column with a list of `each` partitions per row."""
+    size = len(next(iter(columns.values())))
+    return pa.ListArray.from_arrays(pa.array(np.arange(0, size + 1, each, dtype=np.int32)), _structs(columns))
+
+
+def one_partition_where(chosen: Flags, columns: Columns) -> pa.Array:
+    """Return a column with a list of one partition in the chosen rows, null in the others.
+
+    `columns` has values for the chosen rows only.
+    """
+    ends = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), _structs(columns), mask=pa.array(~chosen))
+
+
+def _structs(columns: Columns) -> pa.StructArray:
+    size = len(next(iter(columns.values())))
+    fields = [columns.get(field.name, pa.nulls(size, field.type)) for field in EVENT_PARTITION]
+    return pa.StructArray.from_arrays(fields, fields=list(EVENT_PARTITION))
+
+
+def to_event_table(columns: Columns) -> pa.Table:
+    """Return the columns as rows of `events`; columns that are missing are null."""
+    size = len(columns["time_us"])
+    arrays = [columns.get(field.name, pa.nulls(size, field.type)) for field in EVENTS]
+    return pa.Table.from_arrays(arrays, schema=EVENTS)
 
 
 ROWS_PER_BATCH = 20_000

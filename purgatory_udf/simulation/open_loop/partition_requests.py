@@ -1,4 +1,4 @@
-"""The produces, fetches, transactions and leader moves of one slice, as columns.
+"""The produces, fetches, transactions, leader moves and requests of admin clients of one slice, as columns.
 
 Offsets follow from the produces. A follower fetches from the log end, a consumer from the high watermark at that time,
 so that each fetch waits for the next record. Times are microseconds since the start of the trace.
@@ -22,6 +22,9 @@ only when a transaction is committed or aborted:
 
 A `read_committed` consumer has read up to the last stable offset and waits for the end of the next transaction. Before
 the first transaction starts, the last stable offset equals the high watermark. No transaction is longer than a slice.
+
+Deletions and creations complete after a latency. No latency is longer than a slice, so an operation that completes in a
+slice was requested in that slice or in the previous one.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from purgatory_udf.simulation.open_loop import Flags, Numbers, Purpose, stream
-from purgatory_udf.simulation.open_loop.workload import BROKERS, Workload
+from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
 
 Counts = npt.NDArray[np.int64]
 
@@ -301,3 +304,57 @@ class LastStableOffsets:
         held: Flags = self._workload.transactional[partition] & (t >= first)
         ended = np.where(held, first + (t - first) // each * each, t)
         return np.where(ended < self._slice_start_us, self._before.at(partition, ended), self._now.at(partition, ended))
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """DELETE_RECORDS requests, a row for each: requested at `t`, and completed at `done_t`.
+
+    They delete the records before `offset`, which is the log end at the start of the previous slice.
+    """
+
+    t: Numbers
+    partition: Numbers
+    offset: Numbers
+    done_t: Numbers
+
+
+@dataclass(frozen=True)
+class Creations:
+    """Creations of topics.
+
+    `leads_t` has a row per topic and a column per partition: the time of the partition's first leader.
+    """
+
+    t: Numbers
+    topic: Numbers
+    leads_t: Numbers
+
+
+def deletes(workload: Workload, number: int) -> Deletes:
+    """Return the DELETE_RECORDS requests of the slice `number`."""
+    size = arrivals(workload, number).deletes
+    random = stream(workload.seed, Purpose.DELETES, number)
+    t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)
+    partition = choose_partitions(workload, random, size)
+    old = log_ends(arrivals(workload, number - 1).before)[partition] if number else np.zeros_like(partition)
+    return Deletes(t, partition, old, t + latencies_us(workload, random, (size,)))
+
+
+def creations(workload: Workload, number: int) -> Creations:
+    """Return the CREATE_TOPICS requests of the slice `number`."""
+    arriving = arrivals(workload, number)
+    random = stream(workload.seed, Purpose.CREATIONS, number)
+    t = np.sort(
+        random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), arriving.creations)
+    )
+    topic = arriving.created_before + np.arange(arriving.creations)
+    return Creations(t, topic, t[:, None] + latencies_us(workload, random, (arriving.creations, NEW_PARTITIONS)))
+
+
+def completed_in_slice(workload: Workload, number: int, t: Numbers) -> Flags:
+    """Return a mask of the times in the slice `number`. The last slice also contains all later times."""
+    ends_in_slice = (
+        t < workload.slice_start_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
+    )
+    return np.asarray((t >= workload.slice_start_us(number)) & ends_in_slice)
