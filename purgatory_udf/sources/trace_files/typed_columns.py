@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.contract import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.event_checks import (
     CHANGED_FIELDS,
     KNOWN_ACKS,
@@ -32,7 +33,6 @@ from purgatory_udf.contract.event_checks import (
     Field,
 )
 from purgatory_udf.contract.event_checks import FIELDS as FIELDS_OF
-from purgatory_udf.contract.event_reader import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.contract.value_types import INT32, LIST_ITEMS, MSGSPEC_TYPES, Items, label, name
 

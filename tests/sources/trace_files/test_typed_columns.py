@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory_udf.contract import CHANGE_FIELDS, EVENT_STRUCTS
 from purgatory_udf.contract.event_checks import TYPES
-from purgatory_udf.contract.event_reader import CHANGE_FIELDS, EVENT_STRUCTS
 from purgatory_udf.sources.request_log.fetch_conversion import FETCH
 from purgatory_udf.sources.request_log.importing.import_rows import CHANGED
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS, changes_as_events, decode_lines, fetches_as_events
