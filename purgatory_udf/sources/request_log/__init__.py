@@ -15,7 +15,8 @@ In reading order:
   (collects them from requests), `cluster_context` (combines them with files of the operator)
 - each request becomes operations, which are events, and facts about partitions: `request_conversion`, with
   `produce_conversion`, `fetch_conversion`, `group_conversion` and `share_conversion`; `fetch_sessions`: sessions
-  rebuilt; `partition_facts`: the facts
+  rebuilt; `fact_kinds`, `fact_columns`, `partition_facts`: the kinds of facts, many facts of a kind as columns, and all
+  facts of a partition
 - the facts of a partition become the events of its log, high watermark and leadership: `partition_timeline`, with
   `append_offsets`, `leadership_changes`, `partition_status`, `tiered_reads`, `time_correction` and
   `high_watermark_events`, which processes all of this in time order

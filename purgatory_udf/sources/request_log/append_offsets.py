@@ -27,22 +27,15 @@ from purgatory_udf.sources.request_log.assumptions import (
     MAX_HANDLING_US,
     Report,
 )
+from purgatory_udf.sources.request_log.fact_columns import INTERVAL, MAX_INTERVALS, FactColumns, order_by
+from purgatory_udf.sources.request_log.fact_kinds import Append, Booleans, Integers
 from purgatory_udf.sources.request_log.internal_topics import (
     BatchIndex,
     StoredBatch,
     TransactionFacts,
     replication_wait_ms,
 )
-from purgatory_udf.sources.request_log.partition_facts import (
-    INTERVAL,
-    MAX_INTERVALS,
-    Append,
-    Booleans,
-    FactColumns,
-    Integers,
-    PartitionFacts,
-    order_by,
-)
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 
 NEVER = 2**62
 # Offsets from here on do not fit into the interval of a partition.

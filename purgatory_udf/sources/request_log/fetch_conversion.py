@@ -40,6 +40,23 @@ from purgatory_udf.sources.request_log.assumptions import (
     Report,
 )
 from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fact_kinds import (
+    AttemptRun,
+    Booleans,
+    ConsumerRead,
+    Fact,
+    FactBlock,
+    FactsOfPartitions,
+    FollowerDelivery,
+    HighWatermarkReading,
+    Integers,
+    Key,
+    LocalStart,
+    OpenRun,
+    PartitionError,
+    ReaderPosition,
+    SingleFact,
+)
 from purgatory_udf.sources.request_log.fetch_sessions import NEVER, FetchSession, FollowerTracker, SessionState
 from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchColumns,
@@ -58,23 +75,6 @@ from purgatory_udf.sources.request_log.logged_request import (
     follower_read_times,
     named_errors,
     structs_of,
-)
-from purgatory_udf.sources.request_log.partition_facts import (
-    AttemptRun,
-    Booleans,
-    ConsumerRead,
-    Fact,
-    FactBlock,
-    FactsOfPartitions,
-    FollowerDelivery,
-    HighWatermarkReading,
-    Integers,
-    Key,
-    LocalStart,
-    OpenRun,
-    PartitionError,
-    ReaderPosition,
-    SingleFact,
 )
 
 READ_COMMITTED = 1

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.sources.request_log.assumptions import FOLLOWER_APPEND_FRACTION
+from purgatory_udf.sources.request_log.fact_kinds import FollowerCopy, Key, OpenRun
 from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchPartitionData,
     FetchRequestBody,
@@ -27,7 +28,6 @@ from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchResponseBody,
     Numbers,
 )
-from purgatory_udf.sources.request_log.partition_facts import FollowerCopy, Key, OpenRun
 
 NEVER = 2**62
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1

@@ -17,6 +17,7 @@ from typing import Any
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import MAX_COORDINATOR_QUEUE_US, Report
 from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fact_kinds import CoordinatorAnswer
 from purgatory_udf.sources.request_log.kafka_protocol import topic_of
 from purgatory_udf.sources.request_log.logged_request import (
     LoggedOperation,
@@ -24,7 +25,6 @@ from purgatory_udf.sources.request_log.logged_request import (
     logged_operation,
     recorded_group,
 )
-from purgatory_udf.sources.request_log.partition_facts import CoordinatorAnswer
 
 CONSUMER_HEARTBEAT = "CONSUMER_GROUP_HEARTBEAT"
 GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT", CONSUMER_HEARTBEAT})

@@ -16,20 +16,17 @@ import numpy as np
 from purgatory_udf.sources.request_log import partition_status
 from purgatory_udf.sources.request_log.append_offsets import SelectedAppends
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.logged_request import Place
-from purgatory_udf.sources.request_log.partition_facts import (
-    INTERVAL,
-    MAX_INTERVALS,
+from purgatory_udf.sources.request_log.fact_columns import INTERVAL, MAX_INTERVALS, FactColumns, order_by
+from purgatory_udf.sources.request_log.fact_kinds import (
     Append,
     Booleans,
-    FactColumns,
     FollowerCopy,
     Integers,
-    PartitionFacts,
     ReaderPosition,
     RecordDeletion,
-    order_by,
 )
+from purgatory_udf.sources.request_log.logged_request import Place
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, LeadershipState, TimeRange
 
 

@@ -30,13 +30,9 @@ from purgatory_udf.sources.request_log.assumptions import (
     Report,
 )
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, GRANTED, ClusterMetadata, PartitionChange
-from purgatory_udf.sources.request_log.partition_facts import (
-    Booleans,
-    FactColumns,
-    Integers,
-    PartitionFacts,
-    ReaderPosition,
-)
+from purgatory_udf.sources.request_log.fact_columns import FactColumns
+from purgatory_udf.sources.request_log.fact_kinds import Booleans, Integers, ReaderPosition
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import InSyncSet, LeadershipState, rejoining_replicas
 
 NEVER = 2**62

@@ -39,8 +39,8 @@ from purgatory_udf.sources.request_log.assumptions import (
     TIMER_EARLY_US,
     WAKE_FRACTION,
 )
+from purgatory_udf.sources.request_log.fact_kinds import Booleans, FactsOfPartitions, Integers
 from purgatory_udf.sources.request_log.kafka_protocol import DecodedProduce, FetchRequestBody, FetchResponseBody
-from purgatory_udf.sources.request_log.partition_facts import Booleans, FactsOfPartitions, Integers
 
 
 class Place(NamedTuple):

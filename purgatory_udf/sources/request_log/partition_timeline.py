@@ -24,6 +24,15 @@ from purgatory_udf.sources.request_log.append_offsets import (
 )
 from purgatory_udf.sources.request_log.assumptions import MAX_LATE_MOVE_US, Report
 from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fact_columns import FactColumns
+from purgatory_udf.sources.request_log.fact_kinds import (
+    Append,
+    ConsumerRead,
+    CoordinatorAnswer,
+    FollowerCopy,
+    HighWatermarkReading,
+    Integers,
+)
 from purgatory_udf.sources.request_log.high_watermark_events import (
     PROGRESS_RANK,
     STATE_RANK,
@@ -35,16 +44,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import (
 from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC, BatchIndex, StoredBatch, TransactionFacts
 from purgatory_udf.sources.request_log.leadership_changes import leadership_states
 from purgatory_udf.sources.request_log.logged_request import Place
-from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
-    ConsumerRead,
-    CoordinatorAnswer,
-    FactColumns,
-    FollowerCopy,
-    HighWatermarkReading,
-    Integers,
-    PartitionFacts,
-)
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import (
     ALL_TIME,
     STOPPED,

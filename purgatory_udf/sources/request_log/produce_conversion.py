@@ -31,6 +31,17 @@ from purgatory_udf.sources.request_log.assumptions import (
     Report,
 )
 from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fact_kinds import (
+    Append,
+    Booleans,
+    Fact,
+    FactBlock,
+    FactsOfPartitions,
+    Integers,
+    Key,
+    PartitionError,
+    fields_of,
+)
 from purgatory_udf.sources.request_log.internal_topics import OFFSETS_TOPIC
 from purgatory_udf.sources.request_log.kafka_protocol import (
     ProduceColumns,
@@ -54,17 +65,6 @@ from purgatory_udf.sources.request_log.logged_request import (
     recorded_markers,
     recorded_produce,
     structs_of,
-)
-from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
-    Booleans,
-    Fact,
-    FactBlock,
-    FactsOfPartitions,
-    Integers,
-    Key,
-    PartitionError,
-    fields_of,
 )
 
 ACKS_ALL = -1

@@ -17,6 +17,7 @@ from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
 from purgatory_udf.sources.request_log.cluster_facts import TOPIC_CREATION_APIS
+from purgatory_udf.sources.request_log.fact_kinds import Append, Fact, Key, LocalStart, RecordDeletion, RemoteLookup
 from purgatory_udf.sources.request_log.fetch_conversion import READ_COMMITTED
 from purgatory_udf.sources.request_log.group_conversion import (
     GROUP_APIS,
@@ -48,14 +49,6 @@ from purgatory_udf.sources.request_log.logged_request import (
     recorded_creation,
     recorded_delete_records,
     recorded_list_offsets,
-)
-from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
-    Fact,
-    Key,
-    LocalStart,
-    RecordDeletion,
-    RemoteLookup,
 )
 from purgatory_udf.sources.request_log.produce_conversion import (
     WRITE_TXN_MARKERS,

@@ -36,6 +36,7 @@ from purgatory_udf.sources.request_log.assumptions import (
     Report,
 )
 from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fact_kinds import Fact, ReaderPosition
 from purgatory_udf.sources.request_log.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from purgatory_udf.sources.request_log.kafka_protocol import Key, topic_of
 from purgatory_udf.sources.request_log.logged_request import (
@@ -48,7 +49,6 @@ from purgatory_udf.sources.request_log.logged_request import (
     logged_operation,
     recorded_share_fetch,
 )
-from purgatory_udf.sources.request_log.partition_facts import Fact, ReaderPosition
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = "SHARE_FETCH", "SHARE_ACKNOWLEDGE"
 READ_STATE, WRITE_STATE = "READ_SHARE_GROUP_STATE", "WRITE_SHARE_GROUP_STATE"

@@ -25,12 +25,8 @@ from typing import Any
 
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import COMPLETION_SPREAD_US, READ_TO_RESPONSE_US, Report
-from purgatory_udf.sources.request_log.partition_facts import (
-    ConsumerRead,
-    HighWatermarkReading,
-    LocalStart,
-    PartitionFacts,
-)
+from purgatory_udf.sources.request_log.fact_kinds import ConsumerRead, HighWatermarkReading, LocalStart
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 
 NEVER = 2**62
 

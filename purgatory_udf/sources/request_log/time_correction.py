@@ -16,18 +16,15 @@ from typing import Any
 import numpy as np
 
 from purgatory_udf.sources.request_log.append_offsets import SelectedAppends, places_right
-from purgatory_udf.sources.request_log.partition_facts import (
-    INTERVAL,
-    MAX_INTERVALS,
+from purgatory_udf.sources.request_log.fact_columns import INTERVAL, MAX_INTERVALS, AttemptColumns, FactColumns
+from purgatory_udf.sources.request_log.fact_kinds import (
     Append,
-    AttemptColumns,
     Booleans,
-    FactColumns,
     HighWatermarkReading,
     Integers,
-    PartitionFacts,
     ReaderPosition,
 )
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 
 NEVER = 2**62
 

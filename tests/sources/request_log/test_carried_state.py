@@ -12,6 +12,7 @@ import pytest
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.sources.request_log.fact_kinds import Append, Fact, FactBlock, fields_of
 from purgatory_udf.sources.request_log.importing.carried_state import (
     CARRIED_ROWS,
     FORMAT,
@@ -23,7 +24,6 @@ from purgatory_udf.sources.request_log.importing.carried_state import (
     facts_to_carry,
 )
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
-from purgatory_udf.sources.request_log.partition_facts import Append, Fact, FactBlock, fields_of
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 from tests.sources.request_log.translate import single_facts
 

@@ -11,24 +11,23 @@ import numpy as np
 import pytest
 
 from purgatory_udf.sources.request_log.append_offsets import places_right
-from purgatory_udf.sources.request_log.importing.import_rows import facts_in, packed_facts
-from purgatory_udf.sources.request_log.partition_facts import (
+from purgatory_udf.sources.request_log.fact_columns import FactColumns, attempt_rows
+from purgatory_udf.sources.request_log.fact_kinds import (
     Append,
     AttemptRun,
     Fact,
     FactBlock,
-    FactColumns,
     FetchAttempt,
     FollowerCopy,
     FollowerDelivery,
     HighWatermarkReading,
     PartitionError,
-    PartitionFacts,
     ReaderPosition,
     RecordDeletion,
-    attempt_rows,
     fields_of,
 )
+from purgatory_udf.sources.request_log.importing.import_rows import facts_in, packed_facts
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from tests.sources.request_log.translate import single_facts
 
 FACTS: list[Fact] = [

@@ -15,13 +15,8 @@ import pytest
 from purgatory_udf.sources.request_log import fetch_conversion
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
-from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter, SessionName
-from purgatory_udf.sources.request_log.importing.carried_state import LOOK_BACK_US, facts_to_carry
-from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
-from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
-from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally
-from purgatory_udf.sources.request_log.partition_facts import (
-    AttemptColumns,
+from purgatory_udf.sources.request_log.fact_columns import AttemptColumns
+from purgatory_udf.sources.request_log.fact_kinds import (
     AttemptRun,
     Fact,
     FactBlock,
@@ -29,6 +24,11 @@ from purgatory_udf.sources.request_log.partition_facts import (
     FetchAttempt,
     OpenRun,
 )
+from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter, SessionName
+from purgatory_udf.sources.request_log.importing.carried_state import LOOK_BACK_US, facts_to_carry
+from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
+from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
+from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally
 from tests.sources.request_log.translate import single_facts
 from tests.support import recorded
 

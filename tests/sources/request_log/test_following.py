@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.fact_kinds import Append
 from purgatory_udf.sources.request_log.importing.carried_state import TIMELINES
 from purgatory_udf.sources.request_log.importing.import_rows import Facts, facts_in
 from purgatory_udf.sources.request_log.importing.import_tasks import batches_of
 from purgatory_udf.sources.request_log.logged_request import Request
-from purgatory_udf.sources.request_log.partition_facts import Append
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us

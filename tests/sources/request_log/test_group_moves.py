@@ -11,8 +11,8 @@ from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_facts import GroupHistory, leaving_members
+from purgatory_udf.sources.request_log.fact_kinds import CoordinatorAnswer
 from purgatory_udf.sources.request_log.group_conversion import coordinator_answers
-from purgatory_udf.sources.request_log.partition_facts import CoordinatorAnswer
 from purgatory_udf.sources.request_log.partition_status import LeadershipState
 from purgatory_udf.sources.request_log.partition_timeline import coordinator_moves
 from tests.sources.request_log import recordings

@@ -16,14 +16,9 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import COMPLETION_TO_RESPONSE_US, METADATA_PROPAGATION_US
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, REPORTED, PartitionChange
+from purgatory_udf.sources.request_log.fact_kinds import Append, Fact, PartitionError, ReaderPosition
 from purgatory_udf.sources.request_log.leadership_changes import isr_change_us, takeover_us, with_inferred_leadership
-from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
-    Fact,
-    PartitionError,
-    PartitionFacts,
-    ReaderPosition,
-)
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import InSyncSet, LeadershipState
 from tests.sources.request_log import recordings
 from tests.sources.request_log.translate import translate

@@ -32,11 +32,7 @@ from purgatory_udf.sources.request_log.cluster_metadata import (
     ClusterMetadata,
     PartitionChange,
 )
-from purgatory_udf.sources.request_log.high_watermark_events import EventSweep
-from purgatory_udf.sources.request_log.importing.carried_state import facts_to_carry
-from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
-from purgatory_udf.sources.request_log.internal_topics import StoredBatch, TransactionFacts
-from purgatory_udf.sources.request_log.partition_facts import (
+from purgatory_udf.sources.request_log.fact_kinds import (
     Append,
     AttemptRun,
     ConsumerRead,
@@ -48,11 +44,15 @@ from purgatory_udf.sources.request_log.partition_facts import (
     HighWatermarkReading,
     LocalStart,
     PartitionError,
-    PartitionFacts,
     ReaderPosition,
     RecordDeletion,
     RemoteLookup,
 )
+from purgatory_udf.sources.request_log.high_watermark_events import EventSweep
+from purgatory_udf.sources.request_log.importing.carried_state import facts_to_carry
+from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
+from purgatory_udf.sources.request_log.internal_topics import StoredBatch, TransactionFacts
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import (
     PartitionInput,

@@ -13,7 +13,8 @@ from purgatory_udf.sources.request_log.assumptions import COMPLETION_SPREAD_US, 
 from purgatory_udf.sources.request_log.cluster_context import GivenMetadata, RemoteWaits
 from purgatory_udf.sources.request_log.cluster_facts import tiered_topics_in_file
 from purgatory_udf.sources.request_log.cluster_metadata import read_metadata_dump
-from purgatory_udf.sources.request_log.partition_facts import ConsumerRead, Fact, HighWatermarkReading, PartitionFacts
+from purgatory_udf.sources.request_log.fact_kinds import ConsumerRead, Fact, HighWatermarkReading
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.tiered_reads import tiered_reads
 from tests.sources.request_log import recordings
 from tests.sources.request_log.followed_log import FollowedLog

@@ -12,10 +12,10 @@ from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata, build_context
 from purgatory_udf.sources.request_log.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
+from purgatory_udf.sources.request_log.fact_kinds import Append, PartitionError
 from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.internal_topics import StoredBatch, TransactionFacts
-from purgatory_udf.sources.request_log.partition_facts import Append, PartitionError
 from purgatory_udf.sources.request_log.produce_conversion import convert_produce
 from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, produce_line, us
 from tests.sources.request_log.translate import Translation, read_rows, translate

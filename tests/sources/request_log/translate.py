@@ -13,6 +13,16 @@ from purgatory_udf.backend.dataset import Dataset, LocalDataset
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
+from purgatory_udf.sources.request_log.fact_columns import attempt_rows
+from purgatory_udf.sources.request_log.fact_kinds import (
+    Append,
+    AttemptRun,
+    Fact,
+    FactBlock,
+    FetchAttempt,
+    Integers,
+    SingleFact,
+)
 from purgatory_udf.sources.request_log.high_watermark_events import (
     KINDS_OF_OFFSETS,
     RANKS_OF_OFFSETS,
@@ -22,17 +32,7 @@ from purgatory_udf.sources.request_log.high_watermark_events import (
 from purgatory_udf.sources.request_log.importing.log_import import WholeLog, overview_of
 from purgatory_udf.sources.request_log.importing.log_reader import READ, Row, Rows, Tally, in_time, row_of
 from purgatory_udf.sources.request_log.logged_request import BadLine, Place, RecordedOutcome, Request
-from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
-    AttemptRun,
-    Fact,
-    FactBlock,
-    FetchAttempt,
-    Integers,
-    PartitionFacts,
-    SingleFact,
-    attempt_rows,
-)
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 
 Event = dict[str, Any]
 

@@ -28,11 +28,8 @@ from purgatory_udf.sources.request_log.cluster_context import (
 )
 from purgatory_udf.sources.request_log.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.cluster_metadata import NEVER, TopicSize
-from purgatory_udf.sources.request_log.importing.broker_pauses import FollowedPauses
-from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
-from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
-from purgatory_udf.sources.request_log.logged_request import Request
-from purgatory_udf.sources.request_log.partition_facts import (
+from purgatory_udf.sources.request_log.fact_columns import attempt_rows_of_each, order_by
+from purgatory_udf.sources.request_log.fact_kinds import (
     BLOCK_KINDS,
     Append,
     AttemptRun,
@@ -47,10 +44,12 @@ from purgatory_udf.sources.request_log.partition_facts import (
     PartitionError,
     ReaderPosition,
     SingleFact,
-    attempt_rows_of_each,
     fields_of,
-    order_by,
 )
+from purgatory_udf.sources.request_log.importing.broker_pauses import FollowedPauses
+from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
+from purgatory_udf.sources.request_log.importing.settings_evidence import FollowedSettings
+from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 
 # Format of the state between steps. Increase it with every change of `CarriedState` or of the rows.

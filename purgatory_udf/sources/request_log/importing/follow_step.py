@@ -19,6 +19,7 @@ from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Repor
 from purgatory_udf.sources.request_log.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.cluster_metadata import NEVER
+from purgatory_udf.sources.request_log.fact_kinds import Append, Fact, FactBlock, FactsOfPartitions, Key
 from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter, SessionName
 from purgatory_udf.sources.request_log.importing import import_rows, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import silences
@@ -76,14 +77,7 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     rows_of_parts,
 )
 from purgatory_udf.sources.request_log.logged_request import ConvertedColumns, Request
-from purgatory_udf.sources.request_log.partition_facts import (
-    Append,
-    Fact,
-    FactBlock,
-    FactsOfPartitions,
-    Key,
-    PartitionFacts,
-)
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.partition_status import TimeRange
 from purgatory_udf.sources.request_log.partition_timeline import PartitionInput, PartitionTimeline, build_timelines
 from purgatory_udf.sources.request_log.request_conversion import (

@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.contract.tables import REJECTED_EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.fact_kinds import Integers
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.broker_pauses import OverdueOperation
 from purgatory_udf.sources.request_log.importing.import_options import Rename
 from purgatory_udf.sources.request_log.inferred_settings import remote_fetch_wait
 from purgatory_udf.sources.request_log.kafka_protocol import bounds_of, distinct
 from purgatory_udf.sources.request_log.logged_request import RECORDED_OUTCOME
-from purgatory_udf.sources.request_log.partition_facts import Integers
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.share_conversion import SHARE_APIS
 from purgatory_udf.storage.run_records import RecordedSetting

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
+from purgatory_udf.sources.request_log.fact_kinds import Fact
 from purgatory_udf.sources.request_log.fetch_conversion import FETCH, Fetches
 from purgatory_udf.sources.request_log.high_watermark_events import REQUEST_RANK, STATE_RANK, TimedEvent
 from purgatory_udf.sources.request_log.importing.broker_pauses import BrokerPause
@@ -30,7 +31,6 @@ from purgatory_udf.sources.request_log.logged_request import (
     Place,
     Request,
 )
-from purgatory_udf.sources.request_log.partition_facts import Fact
 from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TimeRange
 from purgatory_udf.sources.request_log.produce_conversion import PRODUCE, LoggedProduces
 

@@ -19,6 +19,7 @@ from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.value_types import INT32, INT64
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster_context import Context
+from purgatory_udf.sources.request_log.fact_kinds import Fact, FactsOfPartitions, Integers, Key
 from purgatory_udf.sources.request_log.fetch_conversion import FetchConverter
 from purgatory_udf.sources.request_log.high_watermark_events import (
     KINDS_OF_OFFSETS,
@@ -77,13 +78,7 @@ from purgatory_udf.sources.request_log.logged_request import (
     first_slot,
     structs_of,
 )
-from purgatory_udf.sources.request_log.partition_facts import (
-    Fact,
-    FactsOfPartitions,
-    Integers,
-    Key,
-    PartitionFacts,
-)
+from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
 from purgatory_udf.sources.request_log.partition_timeline import (
     PartitionInput,
     PartitionTimeline,
