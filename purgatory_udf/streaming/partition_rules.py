@@ -101,8 +101,8 @@ class PartitionRules(Rules[State, Call]):
         open_, wake = state.open_operations, state.next_deadline_ms
         oldest = int(open_["t"].min()) // 1000 if len(open_) else None
         deadline = wake if len(open_) else None
-        if self.plan.is_followed:
-            # A followed trace has no end that would cause the remaining readings.
+        if self.scope is not OperationScope.WHOLE:
+            # Without a further event or deadline of the group, only a timer causes this reading.
             wake = min(wake, state.next_reading_ms)
         return Scalars(len(state.parts), oldest, deadline, len(state.names), wake)
 

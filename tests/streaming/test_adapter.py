@@ -20,7 +20,7 @@ from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
-from purgatory_udf.rules.purgatory.clock import Pauses
+from purgatory_udf.rules.purgatory.clock import Pauses, gauge_changes
 from purgatory_udf.streaming.batch_sink import table_unpacker
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
@@ -37,8 +37,8 @@ from purgatory_udf.streaming.stateful_adapter import (
     rows_until,
     state_function,
 )
-from tests.rules.engine.loop.loop_gauges import loop_gauges
-from tests.rules.engine.loop.test_against_reference import Event, reference
+from tests.rules.engine.loop.loop_gauges import gauges_in, loop_gauges
+from tests.rules.engine.loop.test_against_reference import Event, drained, reference
 from tests.streaming.stateful_operator import StatefulOperator
 from tests.support import trace_strategies
 from tests.support.examples import examples
@@ -53,6 +53,14 @@ _SOME = examples(10)
 
 def stream(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], StatefulOperator]:
     """Run the query, or both queries, over these batches and the drain row. Return the outcomes and the first query."""
+    rules, chunks, query = _run_queries(batches, config, chunk)
+    return outcomes_of(*(_table(rules, name, chunks) for name in ENDS)), query
+
+
+def _run_queries(
+    batches: list[list[Event]], config: Config, chunk: int
+) -> tuple[PartitionRules, list[Row], StatefulOperator]:
+    """Do the same, and return the rules, the output rows and the first query."""
     events = [event for batch in batches for event in batch]
     end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
     start_ms = min(event["time_us"] for event in events) // 1000
@@ -69,7 +77,7 @@ def stream(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> t
         assert groups.dropped == 0
         assert all(value[0] == 0 for value in groups.values.values()), "watches are open after the drain row"
         assert not groups.timers, "timeouts are left after the drain row"
-    return outcomes_of(*(_table(rules, name, chunks) for name in ENDS)), queries[0]
+    return rules, chunks, queries[0]
 
 
 def _queries(rules: PartitionRules) -> list[PartitionRules]:
@@ -116,6 +124,17 @@ def test_batches_and_grouping_change_no_outcome(events: list[Event], config: Con
     batches = _cut(_sorted(events), chooser, whole_ms=True)
     outcomes, _ = stream(batches, chosen, chunk=chooser.choice([1, 2, 10_000]))
     assert outcomes == reference(events, config)
+
+
+@_SOME
+@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+def test_batches_and_grouping_change_no_gauge(events: list[Event], config: Config, chooser: Random) -> None:
+    """Brokers without open operations have readings after their last event, too."""
+    grouping = {"grouping": chooser.choice(["partition", "shard", "broker"]), "grouping_shards": 2}
+    chosen = Config.model_validate({**config.model_dump(), **grouping})
+    rules, chunks, _ = _run_queries(_cut(_sorted(events), chooser, whole_ms=True), chosen, 10_000)
+    expected = drained(events, config)
+    assert gauges_in(_table(rules, "purgatory_gauges", chunks), expected.end_ms) == gauge_changes(expected.gauges)
 
 
 @_SOME
@@ -241,9 +260,9 @@ def test_stored_figures_describe_open_operations() -> None:
     assert rules.scalars(state) == Scalars(0, None, None, 0, FOREVER)
     (chunk,) = rules.split_by_group(event_table([_fetch(1, 1_000_900, 500)]))
     state, _ = rules.step(chunk.group, state, rules.decode_rows([chunk.payload]), 1001)
-    assert rules.scalars(state) == Scalars(1, 1000, 1500, 1, 1500)
-    followed = replace(rules, plan=Plan("run", False, None, is_followed=True))
-    assert followed.scalars(state) == Scalars(1, 1000, 1500, 1, 1200), "the next reading of the gauges"
+    assert rules.scalars(state) == Scalars(1, 1000, 1500, 1, 1200), "the next reading of the gauges"
+    without_gauges = replace(rules, scope=OperationScope.WHOLE)
+    assert without_gauges.scalars(state) == Scalars(1, 1000, 1500, 1, 1500)
     groups = GroupRules(Plan("run", False, None), Config())
     assert groups.scalars(groups.decode_state(None)) == Scalars(0, None, None, 0, FOREVER)
 

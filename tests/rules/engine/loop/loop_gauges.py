@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
+
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.engine.key_shards import Grouping, by_broker
@@ -35,6 +37,11 @@ def loop_gauges(
 
 
 def gauges_of(results: Iterable[Any], last_ms: int) -> list[Gauge]:
+    return gauges_in(Tables.of(results).gauges, last_ms)
+
+
+def gauges_in(table: pa.Table, last_ms: int) -> list[Gauge]:
+    """Return the readings of a table up to `last_ms`, by time, broker and purgatory."""
     readings = [
         Gauge(
             row["broker"],
@@ -44,7 +51,7 @@ def gauges_of(results: Iterable[Any], last_ms: int) -> list[Gauge]:
             row["delayed"],
             row["purged"],
         )
-        for row in Tables.of(results).gauges.to_pylist()
+        for row in table.to_pylist()
     ]
     until = [gauge for gauge in readings if gauge.at_ms <= last_ms]
     return sorted(until, key=lambda gauge: (gauge.at_ms, gauge.broker, gauge.purgatory))
