@@ -182,6 +182,10 @@ def test_text_before_marker_is_ascii() -> None:
     assert (found.numbers.tolist(), [found.strings[found.scalars[0, line_layout.AROUND]]]) == ([0], [" [x]"])
 
 
+def test_line_ending_within_string_is_left_out() -> None:
+    assert not _is_read('{"a":1,"ms":1,"name":"n')
+
+
 def test_line_has_nothing_after_elements() -> None:
     text = f'{{"a":1,"ms":1,"name":"n"{END}'
     assert [_is_read(each) for each in (text, text + " ", text + text)] == [True, False, False]
