@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.contract.value_types import INT64
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     COMPLETION_SPREAD_US,
@@ -262,7 +263,7 @@ class FetchConverter:
         topics, partitions = rows[:, 0], rows[:, 1]
         width = 1 + int(partitions.max(initial=0))
         places = np.arange(len(rows))
-        if partitions.min(initial=0) >= 0:
+        if partitions.min(initial=0) >= 0 and len(bodies.topics) * width <= INT64:
             # Each partition is in many rows, and is looked up once.
             _, places = distinct(topics * width + partitions, len(bodies.topics) * width)
         # Of equal places, the last one is assigned: the first row of each partition.

@@ -29,6 +29,7 @@ from purgatory_udf.sources.request_log.importing.carried_state import LOOK_BACK_
 from purgatory_udf.sources.request_log.importing.import_rows import fetches_in
 from purgatory_udf.sources.request_log.importing.import_tasks import add_facts
 from purgatory_udf.sources.request_log.importing.log_reader import Rows, Tally
+from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns
 from tests.sources.request_log.translate import single_facts
 from tests.support import recorded
 
@@ -121,3 +122,11 @@ def _converted(fetches: pa.Table, size: int) -> tuple[list[str], FactsOfPartitio
         {key: sorted(single_facts(its_facts), key=repr) for key, its_facts in facts.items()},
         report.counts,
     )
+
+
+@pytest.mark.parametrize("partition", [0, 2**60 - 1, -(2**60)])
+def test_partitions_are_numbered_in_order_of_rows(partition: int) -> None:
+    rows = np.array([(16, partition), (0, partition), (16, partition), (3, 1), (0, partition)], np.int64)
+    topics = FetchColumns([f"t{number}" for number in range(17)], *[np.empty((0, 0), np.int64)] * 7)
+    numbers = FetchConverter(Context())._numbers_of(topics, rows)
+    assert numbers.tolist() == [0, 1, 0, 2, 1]
