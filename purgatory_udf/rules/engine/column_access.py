@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from purgatory_udf.rules.engine.jit.records import CACHE_LINE, Records, attribut
 # its first item; of strings, the address of the bytes, which end at `limit`. `width`: bytes of a value or an offset.
 # `count`: number of rows; `valid`: number of rows that are not null.
 COLUMN = record("values bits offset base limit width count valid")
-Column = Any  # a `COLUMN` record
+Column = Any  # a `COLUMN` record, or `Addresses`
 _OFFSET_BYTES = 4
 # Strings are copied in steps of this size.
 COPIED_BYTES, _ZERO = int64(16), int64(0)
@@ -178,6 +178,22 @@ def list_items(lists: pa.ListArray) -> pa.Array:
     """Return the items of the lists as one array. If the lists are a slice, other items are left out."""
     begin, end = lists.offsets[0].as_py(), lists.offsets[len(lists)].as_py()
     return lists.values.slice(begin, end - begin)
+
+
+class Addresses(NamedTuple):
+    """The addresses of a `COLUMN`. In a loop, compiled code keeps them in registers, but reads records again."""
+
+    values: int
+    bits: int
+    offset: int
+    base: int
+    limit: int
+
+
+@inlined
+def addresses_of(column: Column) -> Addresses:
+    """Return the addresses of a `COLUMN`, which functions that read columns accept, too."""
+    return Addresses(column.values, column.bits, column.offset, column.base, column.limit)
 
 
 @inlined

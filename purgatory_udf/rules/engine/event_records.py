@@ -14,7 +14,9 @@ from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.rules.engine.column_access import (
     COLUMN,
     WORD,
+    Column,
     Vocabulary,
+    addresses_of,
     bool_value,
     hash_string,
     int32_value,
@@ -71,7 +73,7 @@ class EventColumn(Int64Enum):
 ROW, SLOT = record("row"), record("", "key")
 # Code, event number and request number of a row of the current block. The other fields list the block's rows by kind:
 # the n-th record has the n-th change, fetch, produce, and other row.
-BLOCK_ROW = record(i4="change fetch produce other event request code")
+BLOCK_ROW = record(i4="change fetch produce other event request code", align=32)
 # A topic that a recent row has named: address and length in one of these rows, and its hash.
 TOPIC = record("text length hashed")
 # A key: address and length of its topic in one of the rows that name it, its parsed batches and rolls, and the last
@@ -220,14 +222,18 @@ def _parse_block(arena: Arena, first: int, last: int) -> None:
 def _look_up_codes(arena: Arena, first: int, last: int) -> None:
     """Look up the codes of at most `BLOCK` rows."""
     changes = _ZERO
+    types, kinds = (
+        addresses_of(_column_at(arena, EventColumn.TYPE)),
+        addresses_of(_column_at(arena, EventColumn.CHANGE)),
+    )
     for row in range(first, last):
-        code = _lookup(arena, EventColumn.TYPE, row, _TYPES, _ZERO)
+        code = _number_of(arena, types, row, _TYPES, _ZERO)
         _block_row_at(arena, row - first).code = code
         _block_row_at(arena, changes).change = row
         changes += code == _PARTITION
     for n in range(changes):
         row = _block_row_at(arena, n).change
-        _block_row_at(arena, row - first).code = _lookup(arena, EventColumn.CHANGE, row, _CHANGES, _ZERO)
+        _block_row_at(arena, row - first).code = _number_of(arena, kinds, row, _CHANGES, _ZERO)
 
 
 @helper
@@ -275,8 +281,9 @@ def _copy_times(arena: Arena, first: int, last: int) -> None:
     if arena.event_count > 0:
         earlier = _event_at(arena, arena.event_count - 1)
         before, seq_before = earlier.t, earlier.seq
+    times, seqs = addresses_of(_column_at(arena, EventColumn.TIME)), addresses_of(_column_at(arena, EventColumn.SEQ))
     for row in range(first, last):
-        time, seq = _long(arena, EventColumn.TIME, row, _UNKNOWN), _long(arena, EventColumn.SEQ, row, _UNKNOWN)
+        time, seq = int64_value(times, row, _UNKNOWN), int64_value(seqs, row, _UNKNOWN)
         event = _event_at(arena, _block_row_at(arena, row - first).event)
         event.t, event.seq = time, seq
         # Without branches: many events have the time of the one before.
@@ -320,7 +327,12 @@ def _lookup(arena: Arena, column: int, row: int, group: int, other: int) -> int:
 
     Return the word's number, or `other` if the group does not have the string.
     """
-    strings = _column_at(arena, column)
+    return _number_of(arena, _column_at(arena, column), row, group, other)
+
+
+@inlined
+def _number_of(arena: Arena, strings: Column, row: int, group: int, other: int) -> int:
+    """Do the same as `_lookup` for a column, or for its `Addresses`."""
     text, length = string_value(strings, row)
     if length == 0 and text + 1 > strings.limit:
         return other
@@ -392,12 +404,11 @@ def _rehash(arena: Arena, slots: int) -> None:
 
 @inlined
 def _fill_event(arena: Arena, row: int, code: int, e: int) -> None:
-    """Fill event `e`, which is of kind `code`, with the row's broker, and other fields but `t` and `seq` with 0."""
+    """Fill the fields of event `e` that requests and changes have, except for `t` and `seq`."""
     event = _event_at(arena, e)
     event.broker, event.code, event.replica_id = _int(arena, EventColumn.BROKER, row, _ZERO), code, UNKNOWN
-    event.delay, event.min_bytes, event.max_bytes, event.mode = 0, 0, 0, 0
-    event.hard_max, event.single_batch, event.redirected = 0, 0, 0
-    event.first, event.count, event.total, event.text, event.split = arena.request_part_count, 0, 0, _UNKNOWN, 0
+    event.mode, event.hard_max, event.single_batch, event.redirected = 0, 0, 0, 0
+    event.count, event.total, event.text, event.split = 0, 0, _UNKNOWN, 0
 
 
 @inlined
@@ -426,7 +437,8 @@ def _fill_request(arena: Arena, row: int, this: BlockRow, code: int, delay: int)
     e = int64(this.event)
     _fill_event(arena, row, code, e)
     event = _event_at(arena, e)
-    event.delay, event.text = delay, this.request
+    event.delay, event.min_bytes, event.max_bytes = delay, 0, 0
+    event.first, event.text = arena.request_part_count, this.request
     _note_purgatory(arena, waits_in(code), event.broker)
     return e
 

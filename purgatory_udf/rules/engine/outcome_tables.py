@@ -331,7 +331,7 @@ def _int_array(column: Records) -> pa.Array:
 
 
 def _timestamps(us: Records) -> pa.Array:
-    return pa.array(np.ascontiguousarray(us), pa.int64()).view(TIMESTAMP)
+    return pa.Array.from_buffers(TIMESTAMP, len(us), [None, pa.py_buffer(us)])
 
 
 # The schemas of outcomes, with their columns' names and an empty table: creating one takes as long as filling thousands

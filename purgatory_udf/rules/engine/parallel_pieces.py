@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -185,7 +185,13 @@ class _MergedPieces:
 
     def add(self, piece: _Piece) -> None:
         names = piece.rows("key_names")
-        keys = np.array([self._numbers.setdefault(name, len(self._numbers)) for name in _key_names(names)], np.int32)
+        if not self._numbers:
+            # No two keys of a piece have the same name.
+            self._numbers = dict(zip(_key_names(names), count(), strict=False))
+            keys = np.arange(len(names), dtype=np.int32)
+        else:
+            numbers = self._numbers
+            keys = np.array([numbers.setdefault(name, len(numbers)) for name in _key_names(names)], np.int32)
         self._names.append((keys, names))
         self._purgatory_keys |= dict.fromkeys(piece.rows("purgatory_keys").tolist())
         if len(self._names) > 1:
@@ -237,11 +243,12 @@ class _MergedPieces:
 def _key_names(keys: Records) -> list[str]:
     topics, lengths, brokers, partitions = (keys[name].tolist() for name in ("topic", "length", "broker", "partition"))
     # Most keys of a topic have its name at the same address.
-    texts = {where: decode_string(*where) for where in {*zip(topics, lengths, strict=True)}}
+    places = [*zip(topics, lengths, strict=True)]
+    texts = {place: decode_string(*place) for place in {*places}}
     names = {broker: ANY_BROKER if broker == UNKNOWN else broker for broker in {*brokers}}
     return [
-        f"{names[broker]}/{partition}/{texts[topic, length]}"
-        for topic, length, broker, partition in zip(topics, lengths, brokers, partitions, strict=True)
+        f"{names[broker]}/{partition}/{texts[place]}"
+        for place, broker, partition in zip(places, brokers, partitions, strict=True)
     ]
 
 
