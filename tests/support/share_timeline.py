@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 Event = dict[str, Any]
@@ -81,6 +82,38 @@ def dead_letter_timeline() -> ShareTimeline:
                 timeline.release(at + 60 + each, f"m{each}", connection_closed=each > 0)
     timeline.events.sort(key=lambda event: int(event["time_us"]))
     timeline.events = [event | {"seq": seq} for seq, event in enumerate(timeline.events, 1)]
+    return timeline
+
+
+def sparse_timeline(chooser: Random) -> ShareTimeline:
+    """Return a random timeline of two brokers with idle time, pauses, and short waits."""
+    timeline, at, paused = ShareTimeline(), 1000 + chooser.randrange(300), {0: False, 1: False}
+    ends = [0, 0, 0]
+    kinds = ("share_fetch", "share_fetch", "append", "acknowledge", "release", "clock", "pause")
+    for step in range(chooser.randrange(2, 20)):
+        at += chooser.choice([0, 1, 3, 20, 150, 400])
+        broker, partition = chooser.randrange(2), chooser.randrange(3)
+        match chooser.choice(kinds):
+            case "share_fetch":
+                partitions = chooser.sample(range(3), chooser.randrange(1, 4))
+                wait_ms = chooser.choice([1, 5, 20, 300])
+                timeline.fetch(at, f"f{step}", f"m{step}", partitions, max_wait_ms=wait_ms, max_records=5)
+            case "append":
+                ends[partition] += chooser.randrange(4)
+                timeline.append(at, partition, ends[partition])
+                timeline.events[-2]["broker"] = broker
+            case "acknowledge":
+                first, member = chooser.randrange(6), f"m{chooser.randrange(step + 1)}"
+                offsets = (first, first + chooser.randrange(3))
+                timeline.acknowledge(at, f"a{step}", member, partition, offsets, chooser.choice([1, 2, 3]))
+            case "release":
+                timeline.release(at, f"m{chooser.randrange(step + 1)}")
+            case "pause":
+                timeline.add(at, "resumed" if paused[broker] else "paused")
+                paused[broker] = not paused[broker]
+            case kind:
+                timeline.add(at, kind)
+        timeline.events[-1]["broker"] = broker
     return timeline
 
 

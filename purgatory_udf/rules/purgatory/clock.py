@@ -243,6 +243,13 @@ class GaugeSeries:
         if last is None or purged or last.purged or (last.watched, last.delayed) != (reading.watched, reading.delayed):
             self.changes.append(reading)
 
+    def may_change(self) -> bool:
+        """Return whether a later reading may differ from the last one without a further event or expiration."""
+        purgatory, last = self.purgatory, self.changes[-1] if self.changes else None
+        values = purgatory.watched(), purgatory.num_delayed()
+        is_changed = values != ((0, 0) if last is None else (last.watched, last.delayed))
+        return is_changed or purgatory.purged > self.purged_before or purgatory.needs_purge()
+
     def at_every_step(self, start_ms: int, end_ms: int) -> list[Gauge]:
         """Return one reading for each 200 ms step after `start_ms` up to `end_ms`."""
         readings: list[Gauge] = []
@@ -318,6 +325,10 @@ class Clock:
     def next_expiration_ms(self) -> int | None:
         """Return a time before which no operation expires, or None if no timer is running."""
         return self._reapers.next_bucket_ms()
+
+    def next_reading_ms(self) -> int | None:
+        """Return when the gauges are read next; None if no reading changes before the next event or expiration."""
+        return self._next_step_ms if any(series.may_change() for series in self.series) else None
 
     def advance_to(self, now_ms: int) -> None:
         """Expire every operation with deadline <= `now_ms` and read the gauges, each step after its expirations."""

@@ -344,9 +344,13 @@ class DelayedOperationPurgatory(Generic[Operation]):
         is not lowered when a check removes them, so a purge may find nothing.
         """
         self.timer.advance_clock(now_ms)
-        if self._estimated_total_operations - self.num_delayed() > self._purge_interval:
+        if self.needs_purge():
             self._estimated_total_operations = self.num_delayed()
             self.purge_completed()
+
+    def needs_purge(self) -> bool:
+        """Return whether the reaper purges when it wakes next."""
+        return self._estimated_total_operations - self.num_delayed() > self._purge_interval
 
     def shutdown(self) -> None:
         """Stop expiring operations. Open operations are never answered."""

@@ -203,12 +203,10 @@ class ShareReplay:
 
     def step(self, events: Iterable[Event], horizon_ms: int | None) -> ShareResults:
         """Apply the events, then advance the clock: to the horizon, or without one until nothing is scheduled."""
-        last_ms = self.cluster.clock.last_step_ms
         for event in events:
-            last_ms = event["time_us"] // 1000
             self._apply(event)
         if horizon_ms is None:
-            self._run_out(last_ms)
+            self._run_out()
         else:
             self.cluster.clock.advance_to(horizon_ms)
         return self._take_results()
@@ -228,8 +226,10 @@ class ShareReplay:
         return (broker.shares for broker in self.cluster.brokers.values() if broker.has_shares)
 
     def next_wake_ms(self) -> int | None:
-        """Return the time in epoch milliseconds at which the state next changes without an event, or None."""
-        return self.cluster.clock.next_expiration_ms()
+        """Return the epoch millisecond of the next expiration, or of the next gauge reading that may change."""
+        clock = self.cluster.clock
+        times = (clock.next_expiration_ms(), clock.next_reading_ms())
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def _apply(self, event: Event) -> None:
         kind, now_us = event["type"], event["time_us"]
@@ -241,15 +241,13 @@ class ShareReplay:
         if kind in FINISHED_BY_BROKER:
             self.cluster.broker(event.get("broker") or 0).finish_request(now_us)
 
-    def _run_out(self, last_ms: int) -> None:
-        """Advance the clock from the last event until no timer is running, then to the next reading of the gauges."""
-        clock, ended_ms = self.cluster.clock, last_ms + 1
-        clock.advance_to(last_ms)
+    def _run_out(self) -> None:
+        """Advance the clock until no timer is running and the gauges have their last values."""
+        clock = self.cluster.clock
         while clock.num_delayed() and (next_ms := clock.next_expiration_ms()) is not None:
             clock.advance_to(next_ms)
-            ended_ms = max(ended_ms, next_ms)
-        if clock.last_step_ms < ended_ms:
-            clock.advance_to(clock.last_step_ms + STEP_MS)
+        while (next_ms := clock.next_reading_ms()) is not None:
+            clock.advance_to(next_ms)
 
     def _take_results(self) -> ShareResults:
         results = ShareResults()
