@@ -58,31 +58,33 @@ def test_usage_error_is_one_sentence(
 @pytest.mark.parametrize(
     ("name", "text", "error"),
     [
+        ("empty.log", "", "empty.log: no lines; kafka.request.logger must have level DEBUG on the brokers"),
         (
             "x.jsonl",
             "\n" + json.dumps(FETCH),
-            "no request of Kafka's request log in 2 lines; the first line of x.jsonl is an event: use --from jsonl",
+            "x.jsonl: no request of Kafka's request log in 2 lines; the first line is an event: use --from jsonl",
         ),
         (
             "server.log",
             "[2026-11-21 02:54:27,702] INFO Rolled new log segment\n",
-            "no request of Kafka's request log in 1 line; record it as docs/recording.md describes",
+            "server.log: no request of Kafka's request log in 1 line; record it as docs/recording.md describes",
         ),
         (
             "request-1.log",
             "[2019-03-01 10:00:00,123] DEBUG Completed request:RequestHeader(apiKey=FETCH) -- {replica_id=1}\n",
-            "no request in 1 line: Kafka before 2.8 wrote this log, as text; only the JSON that Kafka 2.8 and newer "
-            "write can be imported",
+            "request-1.log: no request in 1 line: Kafka before 2.8 wrote this log, as text; only the JSON that Kafka "
+            "2.8 and newer write can be imported",
         ),
         (
             "packed.log",
             b"\x1f\x8b\x08\x00packed",
-            "no request of Kafka's request log in 1 line; packed.log is compressed: its name must end in .gz",
+            "packed.log: no request of Kafka's request log in 1 line; packed.log is compressed: its name must end in "
+            ".gz",
         ),
         (
             "wide.log",
             "[2026-11-21 02:54:27,702] DEBUG Completed request:{}".encode("utf-16"),
-            "no request of Kafka's request log in 1 line; wide.log is UTF-16: convert it to UTF-8",
+            "wide.log: no request of Kafka's request log in 1 line; wide.log is UTF-16: convert it to UTF-8",
         ),
     ],
 )
@@ -96,9 +98,19 @@ def test_log_without_requests_is_refused(
 ) -> None:
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.chdir(tmp_path)
-    assert main.status(["--from", "request-log", name, "--out", "out"], open_local) == 1
+    assert main.status(["--from", "request-log", name, "--out", "out"], open_local) == 2
     assert capsys.readouterr().err.endswith(f"ingest: {error}\n")
     assert not list((tmp_path / "out").glob("[!.]*"))
+
+
+def test_error_names_logs_without_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.log", "b.log", "c.log"):
+        (tmp_path / name).write_text("\n")
+    words = ["--from", "request-log", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main.status(words, open_local) == 2
+    assert f"ingest: {tmp_path}/a.log and 2 more files: no request of Kafka's request log in 3 lines" in (
+        capsys.readouterr().err
+    )
 
 
 def test_log_without_waiting_requests_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -326,17 +326,11 @@ class Overview:
 
 
 def overview_of(read: Dataset) -> Overview:
-    """Collect the totals of the pieces, and the requests with metadata of the cluster, from READ rows.
-
-    Raises:
-        UserError: The logs have no lines.
-    """
+    """Collect the totals of the pieces, and the requests with metadata of the cluster, from READ rows."""
     columns = ("file", "piece", "line", "counts", "body")
     ends = read.where_in("row", [log_reader.END]).select(*columns).collect()
     rows = ends.sort_by([("file", "ascending"), ("piece", "ascending")]).to_pylist()
     tally = log_reader.Tally.of((row["counts"], row["body"]) for row in rows)
-    if not tally.counts["lines"]:
-        raise UserError("the request logs have no lines; kafka.request.logger must have level DEBUG on the brokers")
     lines_before: dict[tuple[int, int], int] = {}
     file, lines = -1, 0
     for row in rows:
@@ -360,14 +354,17 @@ _OTHER_BYTES = {
 
 
 def _require_requests(counts: Mapping[str, int], files: Sequence[InputFile]) -> None:
-    """Raise `CheckFailedError` if the files have no requests, and name the format that they have instead."""
+    """Raise `UserError` if the files have no requests, and name the format that they have instead."""
     if counts["requests"] or counts["bad_lines"] > counts["text_lines"]:
         return
+    place = files[0].name if len(files) == 1 else f"{files[0].name} and {counted(len(files) - 1, 'more file')}"
+    if not counts["lines"]:
+        raise UserError(f"{place}: no lines; kafka.request.logger must have level DEBUG on the brokers")
     lines = counted(counts["lines"], "line")
     if counts["text_lines"]:
-        raise CheckFailedError(
-            f"no request in {lines}: Kafka before 2.8 wrote this log, as text; only the JSON that Kafka 2.8 and newer "
-            "write can be imported"
+        raise UserError(
+            f"{place}: no request in {lines}: Kafka before 2.8 wrote this log, as text; only the JSON that Kafka 2.8 "
+            "and newer write can be imported"
         )
     first = next(
         (line for piece in byte_pieces(files) for chunk in lines_of(piece) for line in chunk.items if line), b""
@@ -378,8 +375,8 @@ def _require_requests(counts: Mapping[str, int], files: Sequence[InputFile]) -> 
         disguise = next((text for magic, text in _OTHER_BYTES.items() if first.startswith(magic)), None)
         remedy = f"{files[0].name} {disguise}" if disguise else "record it as docs/recording.md describes"
     else:
-        remedy = f"the first line of {files[0].name} is an event: use --from jsonl"
-    raise CheckFailedError(f"no request of Kafka's request log in {lines}; {remedy}")
+        remedy = "the first line is an event: use --from jsonl"
+    raise UserError(f"{place}: no request of Kafka's request log in {lines}; {remedy}")
 
 
 def _steps(backend: Backend, context: Context, lines_before: LinesBefore) -> Steps:
