@@ -405,8 +405,3 @@ def gather_strings(strings: pa.StringArray, rows: Records) -> pa.StringArray | N
     if size < 0:
         return None
     return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(target[:size]))
-
-
-def decode_string(text: int, length: int) -> str:
-    """Return the string at an address, given its length in bytes."""
-    return ctypes.string_at(text, length).decode()

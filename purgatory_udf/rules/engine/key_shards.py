@@ -18,7 +18,7 @@ import pyarrow as pa
 from purgatory_udf.rules.engine.jit.records import Records, concat_records, copy_records, sorted_unique, take_records
 from purgatory_udf.rules.engine.loop.arena import PARTIAL
 from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, LAST_WITH_PARTS, NO_PARTITION, Code, Error, key_parts
-from purgatory_udf.rules.engine.loop.engine_call import Call, change_rows, in_time_order
+from purgatory_udf.rules.engine.loop.engine_call import Call, KeyNames, change_rows, in_time_order
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
 
 Grouping = Callable[[str], str]
@@ -170,7 +170,7 @@ def _compact_call(call: Call, events: Records, request_parts: Records) -> Call:
         in_sync = take_records(call.in_sync, np.repeat(leader_and_isr["first"].astype(np.int64), counts) + offset)
         leader_and_isr["first"] = np.cumsum(counts) - counts
     return Call(
-        [call.names[key] for key in used],
+        call.names.take(used),
         events,
         request_parts,
         leader_and_isr,
@@ -223,7 +223,7 @@ def concat_calls(calls: Sequence[Call]) -> Call:
         rows, isr_rows, members = rows + len(own_parts), isr_rows + len(own_isr), members + len(call.in_sync)
         id_rows, errors = id_rows + len(call.request_ids), errors + len(call.errors)
     return Call(
-        list(numbers),
+        KeyNames([*numbers]),
         in_time_order(concat_records(events)),
         concat_records(request_parts),
         concat_records(leader_and_isr),

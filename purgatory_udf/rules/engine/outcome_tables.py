@@ -6,7 +6,7 @@ Compiled code first flattens ended operations and their parts to plain columns; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from purgatory_udf.rules.engine.loop.codes import (
     Reader,
     Rule,
 )
+from purgatory_udf.rules.engine.loop.engine_call import KeyNames
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
 from purgatory_udf.rules.engine.parallel_pieces import run_in_thread, threads_for
 
@@ -263,20 +264,82 @@ def take_numbers(values: Records, numbers: Records, taken: Records) -> None:
         taken[row] = values[numbers[row]]
 
 
+@entry_point
+def write_readable_names(
+    starts: int, topics: int, partitions: Records, offsets: Records, target: Records, to: int
+) -> int:
+    """Write the readable name of each key, `topic-partition`, or the topic alone if the key has no partition.
+
+    Args:
+        starts: The address of the topics' first bytes in `topics`, as 32-bit integers, and of the end.
+        topics: The address of all topics, followed by `COPIED_BYTES` bytes of any value.
+        partitions: The partition of each key.
+        offsets: Filled: Arrow's offsets.
+        target: Filled: the names.
+        to: The address of `target`.
+
+    Returns:
+        The total size in bytes.
+    """
+    size = offsets[0] = 0
+    for key in range(len(partitions)):
+        begin, end = load_int32(starts, key), load_int32(starts, key + 1)
+        for copied in range(0, end - begin, COPIED_BYTES):
+            copy_16(to + size + copied, topics + begin + copied)
+        size += end - begin
+        number = int64(partitions[key])
+        if number != NO_PARTITION:
+            target[size] = _MINUS
+            size += 1
+            if number < 0:
+                target[size], number = _MINUS, -number
+                size += 1
+            limit = 10
+            while number >= limit:
+                limit *= 10
+                size += 1
+            size += 1
+            at = size
+            while limit > 1:
+                at -= 1
+                target[at], number = _DIGIT_0 + number % 10, number // 10
+                limit //= 10
+        offsets[key + 1] = size
+    return size
+
+
+_MINUS, _DIGIT_0 = map(int64, b"-0")
+# `-`, and the characters of a 32-bit number.
+_PARTITION_BYTES = 12
+
+
 class _Strings:
     """Strings by number, and columns of them. Arrow's own `take` needs several times as long."""
 
-    def __init__(self, strings: Sequence[str | None]) -> None:
-        self._has_null = None in strings
-        self._known = np.array([string is not None for string in strings] if self._has_null else [], bool)
-        known = [string or "" for string in strings]
-        text = "".join(known)
-        lengths = [*map(len, known)] if text.isascii() else [len(string.encode()) for string in known]
-        self._longest = max(lengths, default=0)
-        self._lengths = np.array(lengths, np.int32)
-        self._starts = np.fromiter(accumulate(lengths, initial=0), np.int32, len(known) + 1)
-        self._text = text.encode() + bytes(COPIED_BYTES)
+    def __init__(self, strings: pa.StringArray) -> None:
+        self._has_null = strings.null_count > 0
+        self._known = np.array(strings.is_valid() if self._has_null else [], bool)
+        _, offsets, text = strings.buffers()
+        self._starts = (
+            np.frombuffer(offsets, np.int32, len(strings) + 1, 4 * strings.offset)
+            if len(strings)
+            else np.zeros(1, np.int32)
+        )
+        self._lengths = np.diff(self._starts)
+        self._longest = int(self._lengths.max(initial=0))
+        self._text = b"".join([text or b"", bytes(COPIED_BYTES)])
         self._addresses = pa.py_buffer(self._starts).address, pa.py_buffer(self._text).address
+
+    def readable_names(self, partitions: Records) -> _Strings:
+        """Return the readable names of keys with these strings as topics, and a null as the last string."""
+        count, longest = len(partitions), len(self._text) + _PARTITION_BYTES * len(partitions)
+        if longest > INT32_MAX:
+            raise OverflowError(f"the names of {count} keys have more bytes than an Arrow array can have")
+        offsets, target = np.empty(count + 2, np.int32), np.empty(longest, np.uint8)
+        text = pa.py_buffer(target)
+        offsets[-1] = write_readable_names(*self._addresses, partitions, offsets, target, text.address)
+        known = _bitmap(np.arange(count + 1) < count)
+        return _Strings(pa.StringArray.from_buffers(count + 1, pa.py_buffer(offsets), text, known))
 
     def column(self, numbers: Records) -> pa.Array:
         """Return the strings with these numbers."""
@@ -315,7 +378,7 @@ def _repeat(text: str, count: int) -> pa.Array:
 
 def _by_number(names: dict[int, str], absent: str | None = "") -> _Strings:
     """Return the name of each number, from 0 to the greatest."""
-    return _Strings([names.get(number, absent) for number in range(max(names) + 1)])
+    return _Strings(pa.array([names.get(number, absent) for number in range(max(names) + 1)], pa.string()))
 
 
 _RULES = _by_number({int(rule): rule.name.lower() for rule in Rule})
@@ -323,7 +386,9 @@ _RULES = _by_number({int(rule): rule.name.lower() for rule in Rule})
 _ERRORS = _by_number({int(error): error.name for error in Error if error is not Error.UNANSWERED}, None)
 _KINDS = _by_number({int(code): kind for code, kind in KINDS.items()})
 _STATUS = _by_number({int(status): status.name.lower() for status in WatchStatus})
-_FETCHERS = _Strings([None if one is FetcherType.NONE else one.name.lower() for one in FetcherType])
+_FETCHERS = _Strings(
+    pa.array([None if one is FetcherType.NONE else one.name.lower() for one in FetcherType], pa.string())
+)
 
 
 def _int_array(column: Records) -> pa.Array:
@@ -350,18 +415,13 @@ def _ids(ids: pa.Array, rows: Records) -> pa.Array:
     return column
 
 
-_NO_PARTITION = str(NO_PARTITION)
-
-
-class _KeyNames:
+class _KeyColumns:
     """Topics, partitions and readable names of keys; the last readable name is null and means "no key"."""
 
-    def __init__(self, keys: list[str]) -> None:
-        parts = [key.split("/", 2) for key in keys]
-        self.topic = _Strings([topic for _, _, topic in parts])
-        self._partitions = np.array([int(partition) for _, partition, _ in parts], np.int32)
-        readable = [topic if partition == _NO_PARTITION else f"{topic}-{partition}" for _, partition, topic in parts]
-        self.readable = _Strings([*readable, None])
+    def __init__(self, keys: KeyNames) -> None:
+        columns = keys.columns
+        self.topic, self._partitions = _Strings(columns.topics), columns.partitions
+        self.readable = self.topic.readable_names(columns.partitions)
 
     def partition(self, keys: Records) -> pa.Array:
         """Return the partitions of these keys."""
@@ -414,10 +474,10 @@ class OutcomeColumns:
         if self._offsets[-1] < parts:
             self._part_bytes = self._part_bytes[: self._offsets[-1]]
             self._part_ints = self._part_ints[:, : self._offsets[-1]]
-        self._names = _KeyNames(self._used_names())
+        self._names = _KeyColumns(self._used_names())
         self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
 
-    def _used_names(self) -> list[str]:
+    def _used_names(self) -> KeyNames:
         """Return the names of the keys that occur. If these are few of the state's keys, renumber them.
 
         A state can have thousands of keys, and a small batch only a few of them.
@@ -430,7 +490,7 @@ class OutcomeColumns:
         numbers[used], numbers[len(names)] = np.arange(len(used)), len(used)
         for row in (keys, self._ints[Int32Field.KEY], self._ints[Int32Field.TRIGGER]):
             row[:] = numbers[row]
-        return [names[key] for key in used.tolist()]
+        return names.take(used)
 
     @property
     def latest_us(self) -> int:

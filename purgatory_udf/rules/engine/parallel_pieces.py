@@ -16,13 +16,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.column_access import decode_string
+from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.rules.engine.event_records import ARENA, BLOCK, TABLES, TOPICS, WORDS, parse_events
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, load_uint8
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena, move_rows
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
-from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, LAST_WITH_PARTS, UNKNOWN, Error
-from purgatory_udf.rules.engine.loop.engine_call import Capacity
+from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, Error
+from purgatory_udf.rules.engine.loop.engine_call import Capacity, KeyColumns, KeyNames
 
 # Compiled code and Arrow release the GIL, so the threads run in parallel.
 
@@ -109,7 +109,7 @@ class ParsedEvents(NamedTuple):
         unordered: Whether some event is earlier than the one before it.
     """
 
-    names: list[str]
+    names: KeyNames
     events: Records
     request_parts: Records
     leader_and_isr: Records
@@ -178,29 +178,37 @@ class _MergedPieces:
         self._tables = tables
         self._numbers: dict[str, int] = {}
         self._purgatory_keys: dict[tuple[int, int], None] = {}
-        self._names: list[tuple[Records, Records]] = []
+        self._names = KeyNames()
+        self._named: list[tuple[Records, Records]] = []
         self._counts: Counter[str] = Counter()
         self._parts = self._nodes = self._read_ends = 0
         self._unordered = False
 
     def add(self, piece: _Piece) -> None:
-        names = piece.rows("key_names")
-        if not self._numbers:
-            # No two keys of a piece have the same name.
-            self._numbers = dict(zip(_key_names(names), count(), strict=False))
-            keys = np.arange(len(names), dtype=np.int32)
-        else:
-            numbers = self._numbers
-            keys = np.array([numbers.setdefault(name, len(numbers)) for name in _key_names(names)], np.int32)
-        self._names.append((keys, names))
+        named = piece.rows("key_names")
+        keys = self._number_keys(_key_names(named))
+        self._named.append((keys, named))
         self._purgatory_keys |= dict.fromkeys(piece.rows("purgatory_keys").tolist())
-        if len(self._names) > 1:
+        if len(self._named) > 1:
             self._move_rows(piece, keys)
         self._counts.update({name: len(piece.rows(name)) for name in _COUNTERS})
         self._parts += piece.count("parts")
         self._nodes += piece.count("nodes")
         self._read_ends += piece.count("read_ends")
         self._unordered |= piece.count("unordered") != 0
+
+    def _number_keys(self, names: KeyNames) -> Records:
+        """Return the numbers of a piece's keys. No two keys of a piece have the same name."""
+        known = len(self._names)
+        if not known:
+            self._names = names
+            return np.arange(len(names), dtype=np.int32)
+        if not self._numbers:
+            self._numbers = dict(zip(self._names, count(), strict=False))
+        numbers = self._numbers
+        keys = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
+        self._names = self._names.append(names.take(np.flatnonzero(keys >= known)))
+        return keys
 
     def _move_rows(self, piece: _Piece, keys: Records) -> None:
         counts, events = self._counts, self._tables["events"]
@@ -220,15 +228,15 @@ class _MergedPieces:
             self._unordered |= before.item() > after.item()
 
     def parsed(self) -> ParsedEvents:
-        growth = np.zeros(len(self._numbers), GROWTH)
-        for keys, names in self._names:
+        growth = np.zeros(len(self._names), GROWTH)
+        for keys, named in self._named:
             for field in ("batches", "rolls"):
-                growth[field][keys] += names[field].astype(growth[field].dtype)
+                growth[field][keys] += named[field].astype(growth[field].dtype)
         tables = {name: rows[: self._counts[name]] for name, rows in self._tables.items()}
         request_rows = tables["request_rows"]["row"]
         purgatory_keys = np.array(list(self._purgatory_keys), PURGATORY_KEY)
         return ParsedEvents(
-            list(self._numbers),
+            self._names,
             tables["events"],
             tables["request_parts"],
             tables["leader_and_isr"],
@@ -240,16 +248,27 @@ class _MergedPieces:
         )
 
 
-def _key_names(keys: Records) -> list[str]:
-    topics, lengths, brokers, partitions = (keys[name].tolist() for name in ("topic", "length", "broker", "partition"))
-    # Most keys of a topic have its name at the same address.
-    places = [*zip(topics, lengths, strict=True)]
-    texts = {place: decode_string(*place) for place in {*places}}
-    names = {broker: ANY_BROKER if broker == UNKNOWN else broker for broker in {*brokers}}
-    return [
-        f"{names[broker]}/{partition}/{texts[place]}"
-        for place, broker, partition in zip(places, brokers, partitions, strict=True)
-    ]
+def _key_names(named: Records) -> KeyNames:
+    """Return the names of a piece's keys, given as its rows of `key_names`."""
+    size = int(named["length"].sum(dtype=np.int64))
+    if size > INT32_MAX:
+        raise OverflowError(f"the topics of {len(named)} keys have {size} bytes, more than an Arrow array can have")
+    offsets, text = np.empty(len(named) + 1, np.int32), np.empty(size, np.uint8)
+    _copy_topics(attribute_view(named), offsets, text)
+    topics = pa.StringArray.from_buffers(len(named), pa.py_buffer(offsets), pa.py_buffer(text))
+    return KeyNames(columns=KeyColumns(named["broker"].copy(), named["partition"].copy(), topics))
+
+
+@entry_point
+def _copy_topics(named: Records, offsets: Records, target: Records) -> None:
+    """Copy the topics of keys to `target`, and fill `offsets` with Arrow's offsets."""
+    size = offsets[0] = 0
+    for key in range(len(named)):
+        text, length = named[key].topic, named[key].length
+        for copied in range(length):
+            target[size + copied] = load_uint8(text, copied)
+        size += length
+        offsets[key + 1] = size
 
 
 @entry_point

@@ -39,7 +39,7 @@ def test_keys_are_numbered_for_any_topic_name(keys_in_order: list[tuple[str, int
     table = pa.concat_tables([event_table(events[:begin]), event_table(events[begin:])])
     call = explode(table.slice(begin), Config())
     keys = [f"1/{partition}/{topic}" for topic, partition in keys_in_order[begin:]]
-    assert call.names == list(dict.fromkeys(keys))
+    assert call.names.strings == list(dict.fromkeys(keys))
     assert [call.names[key] for key in call.events["key"]] == keys
 
 
@@ -52,7 +52,7 @@ def test_thousands_of_keys_are_found_again() -> None:
     ]
     call = explode(event_table(events), Config())
     keys = [f"1/{partition}/{topic}" for topic, partition in keys_in_order]
-    assert call.names == keys
+    assert call.names.strings == keys
     assert [call.names[key] for key in call.events["key"]] == [*keys, *reversed(keys)]
 
 
@@ -68,7 +68,7 @@ def test_keys_with_colliding_hashes_are_distinct() -> None:
         | {"topic": "t", "partition": partition, "offset": at}
         for at, (broker, partition) in enumerate(keys_in_order)
     ]
-    assert explode(event_table(events), Config()).names == [
+    assert explode(event_table(events), Config()).names.strings == [
         f"{broker}/{partition}/t" for broker, partition in keys_in_order
     ]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine import outcome_tables
+from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, key_of
+from purgatory_udf.rules.engine.loop.engine_call import KeyNames
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 
 Event = dict[str, object]
@@ -63,14 +66,37 @@ def test_strings_by_number_equal_those_of_arrow(strings: list[str | None], data:
     for most_unmeasured in (1 << 20, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(outcome_tables, "_MAX_UNMEASURED", most_unmeasured)
-            column = outcome_tables._Strings(strings).column(np.array(numbers, np.int32))
+            column = outcome_tables._Strings(pa.array(strings, pa.string())).column(np.array(numbers, np.int32))
         column.validate(full=True)
         assert column.to_pylist() == [strings[number] for number in numbers]
 
 
+_PARTITIONS = st.one_of(st.integers(-2, 1000), st.integers(-(1 << 31), (1 << 31) - 1))
+_BROKERS = st.one_of(st.just(ANY_BROKER), st.integers(0, (1 << 31) - 1))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(_BROKERS, st.text(max_size=40), _PARTITIONS), max_size=20), st.data())
+def test_names_of_keys_as_columns(keys: list[tuple[int | str, str, int]], data: st.DataObject) -> None:
+    strings = [key_of(*key) for key in keys]
+    columns = KeyNames(strings).columns
+    named = KeyNames(columns=columns)
+    assert list(named) == strings
+    assert columns.topics.to_pylist() == [topic for _, topic, _ in keys]
+    taken = np.array(data.draw(st.lists(st.integers(0, len(keys) - 1)) if keys else st.just([])), np.int32)
+    for names in (KeyNames(strings), KeyNames(columns=columns), named):
+        assert list(names.append(names.take(taken))) == strings + [strings[key] for key in taken]
+    readable = outcome_tables._KeyColumns(named).readable.column(np.arange(len(keys) + 1, dtype=np.int32))
+    readable.validate(full=True)
+    assert readable.to_pylist() == [
+        *(topic if partition == -1 else f"{topic}-{partition}" for _, topic, partition in keys),
+        None,
+    ]
+
+
 def test_column_of_two_gigabytes_is_refused() -> None:
     """The size of the strings is known before they are written."""
-    strings = outcome_tables._Strings(["", "x" * (1 << 16)])
+    strings = outcome_tables._Strings(pa.array(["", "x" * (1 << 16)]))
     with pytest.raises(
         OverflowError, match=r"^40000 strings have 2621440000 bytes, more than an Arrow array can have$"
     ):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,17 @@ import pyarrow as pa
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, record, take_records
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
-from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, Acks, Code, Error, Reader
+from purgatory_udf.rules.engine.loop.codes import (
+    ANY_BROKER,
+    LAST_WITH_PARTS,
+    UNKNOWN,
+    Acks,
+    Code,
+    Error,
+    Reader,
+    key_of,
+    key_parts,
+)
 
 _TOTALS = record("operations parts nodes read_ends purgatory_keys")
 
@@ -126,6 +138,87 @@ def concat_strings(left: pa.Array, right: pa.Array) -> pa.Array:
     return pa.concat_arrays([left, right])
 
 
+class KeyColumns(NamedTuple):
+    """Brokers (`UNKNOWN`: any), partitions and topics of keys."""
+
+    brokers: Records
+    partitions: Records
+    topics: pa.StringArray
+
+    def take(self, keys: Records) -> KeyColumns:
+        """Return the rows with these numbers."""
+        return KeyColumns(self.brokers[keys], self.partitions[keys], self.topics.take(pa.array(keys)))
+
+    def append(self, columns: KeyColumns) -> KeyColumns:
+        """Return these rows, followed by further ones."""
+        return KeyColumns(
+            np.concatenate([self.brokers, columns.brokers]),
+            np.concatenate([self.partitions, columns.partitions]),
+            pa.concat_arrays([self.topics, columns.topics]),
+        )
+
+
+class KeyNames:
+    """The names of keys, as strings (`key_of`) or as columns. Either form is computed when it is first needed.
+
+    Formatting a name or splitting it takes longer than deciding several events.
+    """
+
+    def __init__(self, strings: list[str] | None = None, columns: KeyColumns | None = None) -> None:
+        """Create names from one form, or from both."""
+        self._strings = [] if strings is None and columns is None else strings
+        self._columns = columns
+
+    @property
+    def strings(self) -> list[str]:
+        """The names as strings."""
+        if self._strings is None:
+            brokers, partitions, topics = self.columns.brokers.tolist(), self.columns.partitions, self.columns.topics
+            names = {broker: ANY_BROKER if broker == UNKNOWN else broker for broker in {*brokers}}
+            self._strings = [
+                key_of(names[broker], topic, partition)
+                for broker, partition, topic in zip(brokers, partitions.tolist(), topics.to_pylist(), strict=True)
+            ]
+        return self._strings
+
+    @property
+    def columns(self) -> KeyColumns:
+        """The names as columns."""
+        if self._columns is None:
+            parts = [key_parts(name) for name in self.strings]
+            self._columns = KeyColumns(
+                np.array([UNKNOWN if broker == ANY_BROKER else int(broker) for broker, _, _ in parts], np.int32),
+                np.array([partition for _, partition, _ in parts], np.int32),
+                pa.array([topic for _, _, topic in parts], pa.string()),
+            )
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.strings if self._columns is None else self._columns.brokers)
+
+    def __getitem__(self, key: int) -> str:
+        return self.strings[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.strings)
+
+    def take(self, keys: Records) -> KeyNames:
+        """Return the names of the keys with these numbers."""
+        strings, columns = self._strings, self._columns
+        return KeyNames(
+            None if strings is None else [strings[key] for key in keys.tolist()],
+            None if columns is None else columns.take(keys),
+        )
+
+    def append(self, names: KeyNames) -> KeyNames:
+        """Return these names, followed by further ones."""
+        strings, columns = self._strings, self._columns
+        return KeyNames(
+            None if strings is None else [*strings, *names.strings],
+            None if columns is None else columns.append(names.columns),
+        )
+
+
 @dataclass
 class Call:
     """The events of one call, and everything that they refer to by row number.
@@ -136,7 +229,7 @@ class Call:
     code, its `text` is a row of `errors`.
     """
 
-    names: list[str] = field(default_factory=list)
+    names: KeyNames = field(default_factory=KeyNames)
     events: Records = field(default_factory=empty_table("events"))
     request_parts: Records = field(default_factory=empty_table("request_parts"))
     leader_and_isr: Records = field(default_factory=empty_table("leader_and_isr"))

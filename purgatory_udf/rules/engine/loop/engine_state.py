@@ -35,8 +35,15 @@ from purgatory_udf.rules.engine.loop.arena import (
     make_arena,
 )
 from purgatory_udf.rules.engine.loop.clock_advance import GAUGE_INTERVAL_MS
-from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, FOREVER, UNKNOWN, Code, Error
-from purgatory_udf.rules.engine.loop.engine_call import Call, Capacity, concat_strings, measure_capacity, no_strings
+from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Code, Error
+from purgatory_udf.rules.engine.loop.engine_call import (
+    Call,
+    Capacity,
+    KeyNames,
+    concat_strings,
+    measure_capacity,
+    no_strings,
+)
 from purgatory_udf.rules.engine.loop.event_loop import run
 from purgatory_udf.rules.engine.loop.state_layout import (
     init_rings,
@@ -64,7 +71,7 @@ class Decisions:
     request_ids: pa.Array  # by an operation's `text`
     client_ids: pa.Array
     errors: pa.Array  # by a part's `text`
-    names: list[str]
+    names: KeyNames
     readings: Records
     purgatories: Records
     ended_parts: int  # at least the number of parts of the operations that ended
@@ -84,7 +91,7 @@ class Decisions:
 class State:
     """The state of one group of keys: keys with their logs, open operations, and purgatories (tables as in `arena`)."""
 
-    names: list[str] = field(default_factory=list)
+    names: KeyNames = field(default_factory=KeyNames)
     now_ms: int = 0
     keys: Records = field(default_factory=empty_table("keys"))
     batches: Records = field(default_factory=empty_table("batches"))
@@ -171,28 +178,25 @@ def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) ->
     return _collect(state, call, tables, arenas[0], settings)
 
 
-def _number_keys(state: State, names: list[str]) -> Records:
+def _number_keys(state: State, names: KeyNames) -> Records:
     """Return the row numbers of these keys in the state. Keys that the state does not have are added to it."""
-    if not state.names:
+    if not len(state.names):
         state.keys, state.names = _new_keys(names), names
         return np.arange(len(names), dtype=np.int32).view(TABLES["key_numbers"])
     known = dict(zip(state.names, count(), strict=False))
-    new = [name for name in names if name not in known]
-    if new:
-        state.keys = concat_records([state.keys, _new_keys(new)])
-        known.update(zip(new, count(len(known)), strict=False))
-        state.names = [*state.names, *new]
-    return np.fromiter(map(known.__getitem__, names), np.int32, len(names)).view(TABLES["key_numbers"])
+    old = len(known)
+    numbers = np.array([known.setdefault(name, len(known)) for name in names], np.int32)
+    if len(known) > old:
+        new = names.take(np.flatnonzero(numbers >= old))
+        state.keys, state.names = concat_records([state.keys, _new_keys(new)]), state.names.append(new)
+    return numbers.view(TABLES["key_numbers"])
 
 
-def _new_keys(names: list[str]) -> Records:
+def _new_keys(names: KeyNames) -> Records:
     """Return new keys with their initial values: replicas lead and are online, and topics have no leaders."""
-    keys = repeat_record(_unknown_key(), len(names))
-    brokers = [name.partition("/")[0] for name in names]
-    numbers = {broker: UNKNOWN if broker == ANY_BROKER else int(broker) for broker in set(brokers)}
-    keys["broker"] = np.fromiter(map(numbers.__getitem__, brokers), np.int32, len(brokers))
-    if ANY_BROKER in numbers:
-        keys["log_start"][keys["broker"] == UNKNOWN] = 0
+    keys, brokers = repeat_record(_unknown_key(), len(names)), names.columns.brokers
+    keys["broker"] = brokers
+    keys["log_start"][brokers == UNKNOWN] = 0
     return keys
 
 

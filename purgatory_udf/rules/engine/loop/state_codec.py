@@ -18,7 +18,7 @@ import pyarrow as pa
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.jit.records import Records, copy_records
 from purgatory_udf.rules.engine.loop.arena import TABLES
-from purgatory_udf.rules.engine.loop.engine_call import Call, no_strings
+from purgatory_udf.rules.engine.loop.engine_call import Call, KeyNames, no_strings
 from purgatory_udf.rules.engine.loop.engine_state import State
 
 # Format of the records. Increment it when their layout or meaning changes; a test compares their fields.
@@ -39,7 +39,7 @@ _ZSTD = pa.Codec("zstd", compression_level=1)
 def encode_state(state: State) -> bytes:
     """Serialize a group's state for Spark's state store: transposed and compressed, for `decode_state`."""
     sections = [_encode_records(getattr(state, name), True) for name in _STATE]
-    sections += [np.int64(state.now_ms).tobytes(), *_encode_strings(pa.array(state.names, pa.string()))]
+    sections += [np.int64(state.now_ms).tobytes(), *_encode_strings(pa.array(state.names.strings, pa.string()))]
     for column in (state.request_ids, state.client_ids, state.errors):
         sections += _encode_strings(column)
     return _seal_sections(sections, keep=True)
@@ -52,7 +52,7 @@ def decode_state(value: bytes) -> State:
     now_ms = int(np.frombuffer(next(sections), np.int64)[0])
     names, request_ids, client_ids, errors = (_next_strings(sections) for _ in range(4))
     return State(
-        names=names.to_pylist(),
+        names=KeyNames(names.to_pylist()),
         now_ms=now_ms,
         request_ids=request_ids,
         client_ids=client_ids,
@@ -64,7 +64,7 @@ def decode_state(value: bytes) -> State:
 def encode_call(call: Call) -> bytes:
     """Serialize a call for a shuffle: uncompressed, for `decode_call`."""
     sections = [_encode_records(getattr(call, name), False) for name in _CALL]
-    for column in (pa.array(call.names, pa.string()), call.request_ids, call.client_ids, call.errors):
+    for column in (pa.array(call.names.strings, pa.string()), call.request_ids, call.client_ids, call.errors):
         sections += _encode_strings(column)
     return _seal_sections(sections, keep=False)
 
@@ -74,7 +74,8 @@ def decode_call(value: bytes) -> Call:
     sections = _read_sections(value)
     events, requested, leader_and_isr, in_sync = (_decode_records(next(sections), name, False) for name in _CALL)
     names, request_ids, client_ids, errors = (_next_strings(sections) for _ in range(4))
-    return Call(names.to_pylist(), events, requested, leader_and_isr, in_sync, request_ids, client_ids, errors)
+    keys = KeyNames(names.to_pylist())
+    return Call(keys, events, requested, leader_and_isr, in_sync, request_ids, client_ids, errors)
 
 
 def _seal_sections(sections: list[bytes], keep: bool) -> bytes:

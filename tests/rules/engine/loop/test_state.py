@@ -12,6 +12,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.loop import state_codec
 from purgatory_udf.rules.engine.loop.codes import FOREVER
+from purgatory_udf.rules.engine.loop.engine_call import KeyNames
 from purgatory_udf.rules.engine.loop.engine_state import State
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 from tests.support.outcome_rows import outcomes_of
@@ -115,6 +116,8 @@ def test_serialized_state_is_read_back(size: int) -> None:
     again = state_codec.decode_state(state_codec.encode_state(state))
     for field in fields(State):
         before, after = getattr(state, field.name), getattr(again, field.name)
+        if isinstance(before, KeyNames):
+            before, after = before.strings, after.strings
         assert after.tolist() == before.tolist() if hasattr(before, "tolist") else after == before, field.name
 
 
