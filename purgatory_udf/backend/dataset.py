@@ -11,7 +11,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial, reduce
 from itertools import pairwise
 from typing import Any, ParamSpec
 from zlib import crc32
@@ -43,6 +43,8 @@ _LEAST_BYTES, _GROUPED_WEIGHT = 1 << 21, 2
 # Largest input of a step that is not worth another process. Steps take about 200 ms for this many bytes; a fork takes
 # 20 to 50 ms, and then each process copies the memory that it writes to.
 _MOST_ALONE_BYTES = 1 << 24
+# Number of values up to which a column is compared with each of them; a lookup takes as long as four comparisons.
+_FEW_VALUES = 3
 
 
 class Dataset(ABC):
@@ -106,8 +108,8 @@ class Dataset(ABC):
         """Keep rows with these values in the column or, with `within=False`, all other rows."""
         wanted = pa.array(list(values), self.schema.field(column).type)
         if within:
-            return self._where(column, lambda found: pc.is_in(found, wanted))
-        return self._where(column, lambda found: pc.invert(pc.is_in(found, wanted)))
+            return self._where(column, partial(_is_any_of, wanted))
+        return self._where(column, lambda found: pc.invert(_is_any_of(wanted, found)))
 
     def where_null(self, column: str, null: bool = True) -> Dataset:
         """Keep rows with null in the column or, with `null=False`, all other rows."""
@@ -352,6 +354,13 @@ def apply_numbered(step: Step, part: Part, number: int, task: str) -> Part:
     return numbered
 
 
+def _is_any_of(values: pa.Array, found: Any) -> Any:
+    """Return a mask of the elements that are one of the values."""
+    if found.null_count or not 0 < len(values) <= _FEW_VALUES:
+        return pc.is_in(found, values)
+    return reduce(pc.or_, (pc.equal(found, value) for value in values))
+
+
 def rows_where(column: str, condition: Condition, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch whose value in the column meets the condition."""
     mask = condition(batch.column(column))
@@ -399,11 +408,22 @@ def union_schema(first: Dataset, others: Sequence[Dataset]) -> pa.Schema:
 
 def with_schema(rows: Any, schema: pa.Schema) -> Any:
     """Return a table or batch with the columns of the schema; missing columns are null."""
-    columns = [
-        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
+    given = set(rows.schema.names)
+    columns = [rows.column(field.name) if field.name in given else nulls(rows.num_rows, field.type) for field in schema]
     return type(rows).from_arrays(columns, schema=schema)
+
+
+_MANY = 10_000
+
+
+@cache
+def _many_nulls(type_: pa.DataType) -> pa.Array:
+    return pa.nulls(_MANY, type_)
+
+
+def nulls(count: int, type_: pa.DataType) -> pa.Array:
+    """Return an array of nulls, in memory that all columns of nulls share: most columns of most batches are null."""
+    return _many_nulls(type_)[:count] if count <= _MANY else pa.nulls(count, type_)
 
 
 def sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint64]:

@@ -376,7 +376,7 @@ def append_files(
     transaction: Transaction | None,
     before: Callable[[], None],
 ) -> None:
-    """Append one file per part to a table. Only calls `before` if the table already has the transaction.
+    """Append one file per part to a table. If the table already has the transaction, `before` is called all the same.
 
     Args:
         parts: The rows of each file.
@@ -388,12 +388,18 @@ def append_files(
         before: Called while files are written, before the commit.
     """
     place = str(require_local_path(path))
-    with needing_spark():
+
+    def prepared() -> DeltaTable | str | None:
         table = _table_without(place, transaction)
+        before()
+        return table
+
+    with needing_spark():
+        written, table = _written_meanwhile(prepared, parts, place, indexed)
         if table is None:
-            before()
+            for file in written:
+                Path(place, file.path).unlink()
             return
-        written = _write_and_call(before, parts, place, indexed)
         (DeltaTable(table) if isinstance(table, str) else table).create_write_transaction(
             [*written],
             mode="append",
@@ -472,17 +478,20 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_and_call(
-    before: Callable[[], None], parts: Sequence[Part], path: str, indexed: Sequence[str]
-) -> list[AddAction]:
-    """Call `before` and write the files. A single file, which needs no forked process, is written at the same time."""
+def _written_meanwhile(
+    prepared: Callable[[], DeltaTable | str | None], parts: Sequence[Part], path: str, indexed: Sequence[str]
+) -> tuple[list[AddAction], DeltaTable | str | None]:
+    """Write files for a table, and return them with the table, which is the result of `prepared`.
+
+    A single file needs no forked process: it is written while `prepared` runs.
+    """
     if len(parts) > 1:
-        before()
-        return _written(parts, path, indexed)
+        table = prepared()
+        return [] if table is None else _written(parts, path, indexed), table
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(_written, parts, path, indexed)
-        before()
-        return written.result()
+        table = prepared()
+        return written.result(), table
 
 
 def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[AddAction]:

@@ -389,9 +389,9 @@ class LogSteps(TopicSteps):
             path = self._layout.table(REJECTED_TABLE)
             finished.rejected.save(path, REJECTED_EVENTS, run.step(REJECTED_TABLE, step))
         if count:
-            recorded = finished.events.map_columns(recorded_rows(tasks, run_id, source, first), RECORDED)
 
             def save_recorded() -> None:
+                recorded = finished.events.map_columns(recorded_rows(tasks, run_id, source, first), RECORDED)
                 recorded.save(self._layout.table(RECORDED_TABLE), RECORDED, run.step(RECORDED_TABLE, step))
                 meanwhile()
 

@@ -99,6 +99,14 @@ def test_operations_agree(operation: str, backends: list[Backend]) -> None:
     assert [each.count() for each in made] == [local.num_rows] * 2
 
 
+@pytest.mark.parametrize("keys", [list("abcde"), ["a", None, "b", "c", "d"]])
+@pytest.mark.parametrize("count", range(6))
+def test_rows_with_any_of_several_values_are_chosen(keys: list[str | None], count: int) -> None:
+    rows, wanted = LocalBackend().dataset_of(pa.table({"key": pa.array(keys, pa.string())})), "abcde"[:count]
+    chosen = [rows.where_in("key", wanted, within).collect()["key"].to_pylist() for within in (True, False)]
+    assert chosen == [[key for key in keys if ((key or "-") in wanted) is within] for within in (True, False)]
+
+
 def test_groups_are_sorted_nulls_first() -> None:
     firsts = LocalBackend().dataset_of(ROWS).map_groups(["key"], ["place"], _firsts, FIRSTS).collect()
     assert firsts.to_pylist() == [

@@ -19,7 +19,7 @@ from purgatory_udf.backend.delta_store import (
     SparkDelta,
     Transaction,
 )
-from purgatory_udf.backend.local_delta import LocalDelta
+from purgatory_udf.backend.local_delta import LocalDelta, append_files
 from purgatory_udf.common.errors import NeedsSparkError
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
@@ -88,6 +88,19 @@ def test_transaction_is_taken_once(store: DeltaStore, path: str) -> None:
         store.append(path, rows(added), Transaction("query", version))
     store.append(path, rows(1), Transaction("other", 0))
     assert ids(store, path) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("parts", [[rows(1)], [rows(1), rows(2)]])
+def test_files_are_appended_once(parts: list[pa.Table], tmp_path: Path) -> None:
+    path, called = tmp_path / "table", list[None]()
+    write_deltalake(str(path), rows(0))
+    for _ in range(2):
+        append_files(parts, str(path), ["id"], {}, SCHEMA, Transaction("query", 0), lambda: called.append(None))
+    stored = LocalDelta().read(str(path))
+    assert sorted(stored["id"].to_pylist()) == list(range(1 + len(parts)))
+    # What is written before the table's transactions are known is removed again.
+    assert len(list(path.glob("*.parquet"))) == 1 + len(parts)
+    assert len(called) == 2
 
 
 def test_appended_batches_are_taken_once(store: DeltaStore, path: str) -> None:

@@ -239,7 +239,7 @@ class FetchConverter:
             map(sessions.__getitem__, fetches.sessions), *bodies.limits[:, 5:].T.tolist(), *slices, strict=True
         )
         for session, epoch, error, (first, last), (left, right), (begin, end) in of_fetches:
-            places += session.resolve(epoch, listed[first:last], forgotten[left:right], error, with_records[begin:end])
+            session.resolve(places, epoch, listed[first:last], forgotten[left:right], error, with_records[begin:end])
             lengths.append(len(places))
             complete.append(session.was_complete)
         keys = list(self._keys)

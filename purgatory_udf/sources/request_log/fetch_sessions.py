@@ -80,15 +80,17 @@ class FetchSession(Generic[AnyKey, Partition]):
 
     def resolve(
         self,
+        resolved: list[Partition],
         epoch: int,
         listed: Iterable[tuple[AnyKey, Partition]],
         forgotten: Iterable[AnyKey],
         error: int,
         with_records: Iterable[AnyKey],
-    ) -> Iterable[Partition]:
-        """Apply the next fetch of the session, in order of handling, and return all its partitions.
+    ) -> None:
+        """Apply the next fetch of the session, in order of handling, and append all its partitions to `resolved`.
 
         Args:
+            resolved: The partitions of earlier fetches.
             epoch: Session epoch of the fetch.
             listed: Keys of the partitions in its own line, and the partitions.
             forgotten: Keys of the partitions that the fetch removes.
@@ -99,20 +101,22 @@ class FetchSession(Generic[AnyKey, Partition]):
             # As in the broker's map, a partition listed twice counts once.
             self.partitions = dict(listed)
             self.complete = self.was_complete = True
-            return self.partitions.values()
-        self.partitions.update(listed)
+            resolved += self.partitions.values()
+            return
+        partitions = self.partitions
+        for key, partition in listed:
+            partitions[key] = partition
         for key in forgotten:
-            self.partitions.pop(key, None)
+            partitions.pop(key, None)
         self.was_complete = self.complete
         if error:
             # The broker evicted the session or did not know it: nothing was read.
             self.partitions, self.complete = {}, False
-            return ()
-        resolved = list(self.partitions.values())
+            return
+        resolved += partitions.values()
         for key in with_records:
-            if key in self.partitions:
-                self.partitions[key] = self.partitions.pop(key)
-        return resolved
+            if key in partitions:
+                partitions[key] = partitions.pop(key)
 
 
 class FetchedPartition(NamedTuple):

@@ -20,7 +20,8 @@ def _resolve(session: Session, line: str) -> tuple[dict[int, int], bool]:
     fetch, response = decode_fetch_request(request.body), decode_fetch_response(request.answer)
     listed = [((partition.topic, partition.partition), partition) for partition in fetch.partitions]
     with_records = [(data.topic, data.partition) for data in response.partitions if data.bytes]
-    resolved = session.resolve(fetch.session_epoch, listed, fetch.forgotten, response.error, with_records)
+    resolved: list[FetchRequestPartition] = []
+    session.resolve(resolved, fetch.session_epoch, listed, fetch.forgotten, response.error, with_records)
     return {partition.partition: partition.offset for partition in resolved}, session.was_complete
 
 

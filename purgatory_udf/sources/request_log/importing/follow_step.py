@@ -72,6 +72,7 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     batches_of,
     batches_of_operations,
     batches_of_overdue,
+    joined_by_kind,
     partitions_together,
     requests_of_batch,
     rows_of_parts,
@@ -150,7 +151,7 @@ def converted_requests(
     A request is settled if it started before `until_us`.
     """
     report = Report()
-    for batch in batches:
+    for batch in joined_by_kind(batches):
         is_settled = pc.less(batch.column("start_us"), until_us)
         for settled, mask in ((True, is_settled), (False, pc.invert(is_settled))):
             counted = report if settled else Report()

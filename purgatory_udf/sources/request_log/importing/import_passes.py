@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.backend.dataset import Dataset, Step, nulls
 from purgatory_udf.contract.tables import REJECTED_EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.fact_kinds import Integers
@@ -474,7 +474,7 @@ def _joined(rows: pa.RecordBatch, schema: pa.Schema, from_us: int) -> pa.RecordB
         if field.name in found
         else operations.column(field.name)
         if field.name in operations.schema.names
-        else import_rows.nulls(len(operations), field.type)
+        else nulls(len(operations), field.type)
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

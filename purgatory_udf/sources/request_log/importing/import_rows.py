@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.backend.dataset import nulls
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
 from purgatory_udf.sources.request_log.fact_kinds import Fact
@@ -230,19 +230,6 @@ def to_json(value: Any) -> bytes:
         return _to_json(value)
     except OverflowError:
         return json.dumps(value).encode()
-
-
-_MANY = 10_000
-
-
-@cache
-def _many_nulls(type_: pa.DataType) -> pa.Array:
-    return pa.nulls(_MANY, type_)
-
-
-def nulls(count: int, type_: pa.DataType) -> pa.Array:
-    """Return an array of nulls, in memory that all columns of nulls share: most columns of most batches are null."""
-    return _many_nulls(type_)[:count] if count <= _MANY else pa.nulls(count, type_)
 
 
 def constant(value: Any, count: int, type_: pa.DataType) -> pa.Array:

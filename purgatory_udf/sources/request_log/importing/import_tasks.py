@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.backend.dataset import BATCH_ROWS, nulls
 from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.value_types import INT32, INT64
 from purgatory_udf.sources.request_log.assumptions import Report
@@ -58,7 +59,6 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     facts_in,
     fetches_in,
     from_json,
-    nulls,
     order_of_change,
     order_of_operation,
     packed_facts,
@@ -132,10 +132,25 @@ def request_step(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        converted = (requests_of_batch(batch, context(), report) for batch in batches)
+        converted = (requests_of_batch(batch, context(), report) for batch in joined_by_kind(batches))
         yield from _parts(chain.from_iterable(converted), report)
 
     return work
+
+
+def joined_by_kind(batches: Batches) -> Batches:
+    """Join small batches, those of produces as columns and others apart: a small batch takes as long as a larger one.
+
+    The order of the rows is lost.
+    """
+    held: dict[bool, list[pa.RecordBatch]] = {True: [], False: []}
+    for batch in batches:
+        of_kind = held[bool(batch.num_rows) and batch.column("limits")[0].is_valid]
+        of_kind.append(batch)
+        if sum(each.num_rows for each in of_kind) >= BATCH_ROWS:
+            yield pa.concat_batches(of_kind)
+            of_kind.clear()
+    yield from (pa.concat_batches(of_kind) for of_kind in held.values() if of_kind)
 
 
 def requests_of_batch(
