@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 
+# Types of requests that are always one operation, and of those that are answered at once or start other operations.
+DELAYED_REQUESTS = ("produce", "fetch", "delete_records", "create_topics", "list_offsets", "share_fetch")
+_OTHER_REQUESTS = (
+    "join_group", "sync_group", "heartbeat", "leave_group", "offset_commit", "consumer_group_heartbeat",
+    "share_acknowledge", "share_release",
+)  # fmt: skip
+
 # Kinds of operations that are not watched on all of their partitions.
 _WATCHED_ON_SOME = ("remote_fetch", "share_fetch")
 
@@ -94,7 +101,10 @@ class Evidence:
 
 
 def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
-    """Return the evidence about operations, in the order of `ids`. It is fast enough for dozens, not for thousands."""
+    """Return the evidence about operations, in the order of `ids`, without ids of events that are no requests.
+
+    It is fast enough for dozens of operations, not for thousands.
+    """
     remote_fetch = tables.run.configuration.get("remote_fetch")
     waits_as_requested = remote_fetch is not None and remote_fetch["max_wait_ms"] is None
     by_id = {operation_id: Evidence(operation_id, None, waits_as_requested=waits_as_requested) for operation_id in ids}
@@ -114,7 +124,8 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
     if not tables.run.configuration.get("write_watches", True):
         _derive_watches(by_id)
     _add_pauses(tables, by_id)
-    return [each for each in by_id.values() if each.end or each.request]
+    types = (*DELAYED_REQUESTS, *_OTHER_REQUESTS)
+    return [each for each in by_id.values() if each.end or (each.request and each.request["type"] in types)]
 
 
 def _derive_watches(by_id: Mapping[int, Evidence]) -> None:

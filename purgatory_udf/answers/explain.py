@@ -16,7 +16,7 @@ from purgatory_udf.common.errors import UserError
 if TYPE_CHECKING:
     from purgatory_udf.backend.backend import Session
 
-_RECORD = re.compile(r"(?P<group>.+)/(?P<topic>[^/]+)-(?P<partition>\d{1,9}):(?P<offset>\d{1,18})")
+_RECORD = re.compile(r"(?P<group>.+)/(?P<topic>[^/]+)-(?P<partition>\d{1,9}):(?P<offset>\d{1,18})", re.DOTALL)
 _ALL_TIMES = {"from_us": -(1 << 62), "until_us": 1 << 62}
 _NO_LIMIT = (1 << 31) - 1
 # Maximum number of request ids in an error, and of partitions in a list.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from purgatory_udf.answers.evidence import Evidence, PartitionEvents, Place
+from purgatory_udf.answers.evidence import DELAYED_REQUESTS, Evidence, PartitionEvents, Place
 from purgatory_udf.common.console import request_label
 
 Row = Mapping[str, Any]
@@ -165,10 +165,12 @@ def story(evidence: Evidence) -> list[str]:
     end, request = evidence.end, evidence.request
     if end is None:
         assert request is not None
-        lines = [
-            f"{moment(request['time_us'])}  {_arrived(request)}",
-            f"{_INDENT}still open: not completed, expired or cancelled",
-        ]
+        state = (
+            "still open: not completed, expired or cancelled"
+            if request["type"] in DELAYED_REQUESTS
+            else "no operation of this request has ended: it was answered at once, or still waits"
+        )
+        lines = [f"{moment(request['time_us'])}  {_arrived(request)}", f"{_INDENT}{state}"]
         return [
             f"{_operation(request['type'], request)} (operation {request['seq']})",
             *_in(lines),

@@ -9,6 +9,7 @@ import pytest
 
 from purgatory_udf.answers.explain import Question, explain
 from purgatory_udf.common.errors import UserError
+from tests.support.outcome_folder import sample_with_group
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +73,13 @@ def test_group_story_lists_state_changes(without_spark: SparkSession, story_fold
         "  … and more changes; use --top to show more than 6",
         "  longest rebalance: 5,100 ms from 09:00:00.100000 (member a joined); c was the last to join",
     ]
+
+
+def test_event_without_request_is_not_found(without_spark: SparkSession, story_folder: Path) -> None:
+    """Events have their numbers in common with operations."""
+    number = next(event["seq"] for event in sample_with_group() if event["type"] == "partition")
+    with pytest.raises(UserError, match=f"no operation {number} found"):
+        explain(without_spark, str(story_folder), Question(operation=number))
 
 
 def test_unknown_subject_is_user_error(without_spark: SparkSession, story_folder: Path, tmp_path: Path) -> None:

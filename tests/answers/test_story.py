@@ -160,6 +160,16 @@ def test_open_operation_has_request_only() -> None:
     ]
 
 
+def test_request_without_operation_is_not_open() -> None:
+    request = {"type": "leave_group", "seq": 9, "broker": 1, "time_us": DAY_US, "group": "g", "member_id": "m"}
+    named = {"request_id": "l", "client_id": "c", "partitions": None, "topics": None}
+    assert story(Evidence(9, None, {**request, **named})) == [
+        "leave_group l of c at broker 1 (operation 9)",
+        "  09:00:00.000000  started by a leave group request of m of group g",
+        "                   no operation of this request has ended: it was answered at once, or still waits",
+    ]
+
+
 @pytest.mark.parametrize("rule", [rule.name.lower() for rule in Rule if rule is not Rule.TIMEOUT])
 def test_every_partition_rule_has_meaning(rule: str) -> None:
     kinds = ("produce", "fetch", "remote_fetch", "delete_records", "create_topics", "list_offsets")
