@@ -5,8 +5,7 @@ It tracks the partition's log in the same way as the replay, and leaves out ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -27,133 +26,7 @@ from purgatory_udf.sources.request_log.fact_kinds import (
 )
 from purgatory_udf.sources.request_log.logged_request import Place
 from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
-from purgatory_udf.sources.request_log.partition_status import ALL_TIME, LeadershipState, TimeRange
-
-
-@dataclass(slots=True)
-class TrackedReplica:
-    """Log of a partition at its leader, with the high watermark that the replay derives.
-
-    The high watermark is the lowest log end offset of the in-sync replicas, or the highest one in an event, if greater.
-
-    Attributes:
-        broker: The broker that has the log.
-        end: Log end offset; None: unknown.
-        high_watermark: High watermark; None: unknown.
-        isr: In-sync set; None: unknown.
-        min_isr: `min.insync.replicas`; None: unknown.
-        ends: Log end offset by follower.
-        open_transactions: First offset of each open transaction by transactional id.
-        records: First and last offset of each append of an open transaction, by transactional id.
-        ended: (first offset, end of the marker) of transactions with a marker that may not be replicated yet.
-        aborted: First and last offset of appends of aborted transactions that are not readable yet.
-    """
-
-    broker: int
-    end: int | None = None
-    high_watermark: int | None = None
-    isr: tuple[int, ...] | None = None
-    min_isr: int | None = None
-    ends: dict[int, int] = field(default_factory=dict)
-    open_transactions: dict[str, int] = field(default_factory=dict)
-    records: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    ended: list[tuple[int, int]] = field(default_factory=list)
-    aborted: list[tuple[int, int]] = field(default_factory=list)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON values, from which `resumed` restores it."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**values, "ends": list(map(list, self.ends.items()))}
-
-    @classmethod
-    def resumed(cls, broker: int, state: dict[str, Any]) -> TrackedReplica:
-        """Restore the state from a `snapshot`."""
-        isr = tuple(state["isr"]) if state["isr"] is not None else None
-        ended = [(first, marker) for first, marker in state["ended"]]
-        aborted = [(first, last) for first, last in state.get("aborted", ())]
-        records = {name: [(first, last) for first, last in listed] for name, listed in state.get("records", {}).items()}
-        known = {"broker": broker, "isr": isr, "ends": dict(state["ends"])}
-        return cls(**{**state, **known, "records": records, "ended": ended, "aborted": aborted})
-
-    def append(self, end: int) -> bool:
-        """Move the log end offset to `end`; return whether the log grew."""
-        if self.end is not None and end <= self.end:
-            return False
-        self.end = end
-        self.derive_high_watermark()
-        return True
-
-    def advance_follower(self, replica: int, offset: int) -> bool:
-        """Move a follower's log end offset; return whether it is higher than before."""
-        if offset <= self.ends.get(replica, -1):
-            return False
-        self.ends[replica] = offset
-        self.derive_high_watermark()
-        return True
-
-    def derive_high_watermark(self) -> None:
-        """Raise the high watermark to the lowest log end offset of the in-sync replicas.
-
-        It does not change while one of these is unknown, or while the set is smaller than `min.insync.replicas`.
-        """
-        if self.isr is None or self.end is None or (self.min_isr is not None and len(self.isr) < self.min_isr):
-            return
-        least = self.end
-        for member in self.isr:
-            if member == self.broker:
-                continue
-            if member not in self.ends:
-                return
-            least = min(least, self.ends[member])
-        self.raise_high_watermark(least)
-
-    def raise_high_watermark(self, offset: int) -> bool:
-        """Raise the high watermark to `offset`; return whether it is higher than before."""
-        if self.high_watermark is not None and offset <= self.high_watermark:
-            return False
-        self.high_watermark = offset
-        return True
-
-    def append_to_transaction(self, transaction: str, first: int, end: int) -> None:
-        """Record offsets of a transaction, from `first` to before `end`."""
-        self.open_transactions.setdefault(transaction, first)
-        self.records.setdefault(transaction, []).append((first, end - 1))
-
-    def end_transaction(self, transaction: str, marker_end: int, aborts: bool) -> bool:
-        """Close a transaction by its marker; its records remain unstable until the marker is replicated.
-
-        Returns False if the transaction is unknown, and then closes the oldest open transaction instead.
-        """
-        first = self.open_transactions.pop(transaction, None)
-        known = first is not None
-        if first is None:
-            if not self.open_transactions:
-                return False
-            oldest = min(self.open_transactions, key=lambda name: self.open_transactions[name])
-            first = self.open_transactions.pop(oldest)
-            transaction = oldest
-        self.ended.append((first, marker_end))
-        records = self.records.pop(transaction, [])
-        self.aborted += records if aborts and known else []
-        return known
-
-    def take_aborted(self, stable: int) -> list[tuple[int, int]]:
-        """Remove and return the aborted records before the last stable offset, in order."""
-        readable = sorted(records for records in self.aborted if records[1] < stable)
-        self.aborted = [records for records in self.aborted if records[1] >= stable]
-        return readable
-
-    def last_stable(self) -> int | None:
-        """Return the last stable offset, or None if it is unknown.
-
-        It is the lowest of the high watermark and the first offsets of transactions that are open or not replicated.
-        """
-        if self.high_watermark is None:
-            return None
-        mark = self.high_watermark
-        self.ended = [transaction for transaction in self.ended if transaction[1] > mark]
-        return min([mark, *self.open_transactions.values(), *(first for first, _ in self.ended)])
-
+from purgatory_udf.sources.request_log.partition_status import ALL_TIME, LeadershipState, TimeRange, TrackedReplica
 
 # Order of simultaneous events of a broker: state before the progress that it makes possible, and requests last.
 STATE_RANK, APPEND_RANK, STABLE_RANK, PROGRESS_RANK, REQUEST_RANK = range(5)
@@ -493,7 +366,7 @@ def run_together(
 ) -> list[Iterator[TimedEvent | OffsetChanges]]:
     """Return what `EventSweep.run` yields for each of several partitions, given its arguments.
 
-    The partitions have the same time range. Those that only move offsets are processed together.
+    The partitions have the same time range. Partitions that only move offsets are processed together.
     """
     if len(given) == 1:
         return [sweep.run(leadership, appends, start_us) for sweep, leadership, appends, start_us in given]
@@ -552,7 +425,7 @@ _MOST_OFFSET = INTERVAL - 3
 def _rounds(parts: Sequence[_OffsetMoves], until_us: int) -> Iterator[list[list[TimedEvent | OffsetChanges]]]:
     """Yield the events of partitions before a time, in rounds; each round has events of each partition.
 
-    A round begins with a stop of the broker, or after many entries.
+    A round starts with a stop of the broker, or after many entries.
     """
     entries, times, numbers = _in_time_order(parts, until_us)
     if not len(entries):
@@ -567,7 +440,7 @@ def _rounds(parts: Sequence[_OffsetMoves], until_us: int) -> Iterator[list[list[
     rounds = begun - begun[first_of_parts]
     for number in range(int(rounds.max()) + 1):
         some = np.flatnonzero(rounds == number)
-        yield _offset_changes_of(parts, entries[some], times[some], numbers[some])
+        yield _OffsetRound(parts, entries[some], times[some], numbers[some]).events()
 
 
 def _in_time_order(parts: Sequence[_OffsetMoves], until_us: int) -> tuple[Integers, Integers, Integers]:
@@ -592,7 +465,7 @@ class _RunningMaximum:
     """The highest offset until each of some entries, which are in the order of partitions.
 
     Attributes:
-        starts: What is added to all offsets of a partition.
+        starts: The value that is added to the offsets of each partition.
     """
 
     def __init__(self, numbers: Integers, count: int) -> None:
@@ -626,106 +499,156 @@ class _RunningMaximum:
         return reached, reached > highest[self._places - 1], known
 
 
-def _offset_changes_of(
-    parts: Sequence[_OffsetMoves], entries: Integers, times: Integers, numbers: Integers
-) -> list[list[TimedEvent | OffsetChanges]]:
-    """Return the events of consecutive entries of each partition: leadership changes, and after these offset changes.
+class _OffsetRound:
+    """Consecutive entries of each partition; see `_in_time_order` for the arguments.
 
-    Only the first entry of a partition may be a stop of the broker. See `_in_time_order` for the entries.
+    Only the first entry of a partition may be a stop of the broker.
     """
-    maximum = _RunningMaximum(numbers, len(parts))
-    bounds = maximum.bounds.tolist()
-    changes = [state for part in parts for state in part.changes]
-    first, positions_from = len(changes), len(changes) + sum(len(part.appends) for part in parts)
-    is_change, is_position = entries < first, entries >= positions_from
-    is_append = ~(is_change | is_position)
-    rows, places = entries[is_append] - first, entries[is_position] - positions_from
 
-    def of_appends(name: str) -> Integers:
-        return _concatenated([part.appends.integers(name) for part in parts])[rows]
+    def __init__(self, parts: Sequence[_OffsetMoves], entries: Integers, times: Integers, numbers: Integers) -> None:
+        self._parts, self._entries, self._numbers = parts, entries, numbers
+        self._at = np.maximum(times, parts[0].sweep._range.from_us)
+        self._maximum = _RunningMaximum(numbers, len(parts))
+        self._bounds: list[int] = self._maximum.bounds.tolist()
+        self._changes = [state for part in parts for state in part.changes]
+        first = len(self._changes)
+        positions_from = first + sum(len(part.appends) for part in parts)
+        self._is_change, self._is_position = entries < first, entries >= positions_from
+        self._is_append = ~(self._is_change | self._is_position)
+        self._rows, self._places = entries[self._is_append] - first, entries[self._is_position] - positions_from
+        self._offset, self._replica = np.full(len(entries), -1), np.full(len(entries), _UNKNOWN)
+        self._offset[self._is_append] = self._of_appends("end")
+        self._offset[self._is_position] = self._of_positions("offset")
+        self._replica[self._is_position] = self._of_positions("replica")
+        self._is_consumer = self._is_position & (self._replica < 0)
+        # The offsets in the intervals of their partitions, and a value below the offsets of each interval.
+        self._moved = self._offset + self._maximum.starts[numbers]
+        self._unknown = self._maximum.unknown[numbers]
 
-    def of_positions(name: str) -> Integers:
-        return _concatenated([part.positions.integers(name) for part in parts])[places]
+    def events(self) -> list[list[TimedEvent | OffsetChanges]]:
+        """Return the events of each partition: leadership changes, and after these offset changes.
 
-    offset, replica = np.full(len(entries), -1), np.full(len(entries), _UNKNOWN)
-    offset[is_append], offset[is_position] = of_appends("end"), of_positions("offset")
-    replica[is_position] = of_positions("replica")
-    is_consumer = is_position & (replica < 0)
-    moved, unknown = offset + maximum.starts[numbers], maximum.unknown[numbers]
+        Updates the partitions' logs.
+        """
+        self._forget_followers_at_stops()
+        log_end, is_moved, last_ends = self._highest(self._is_append, [part.known.end for part in self._parts])
+        by_follower, is_raised = self._advance_followers()
+        events, derived = self._write_changes(log_end, by_follower)
+        is_proven = self._raise_high_watermarks(derived)
+        for part, end in zip(self._parts, last_ends, strict=True):
+            part.known.end = end
+        self._keep_log_starts()
+        for of_part, changes in zip(events, self._offset_changes(is_moved | is_raised, is_proven), strict=True):
+            of_part += changes
+        return events
 
-    def highest(wanted: Booleans, before: Sequence[int | None]) -> tuple[Integers, Booleans, list[int | None]]:
-        return maximum.of(np.where(wanted, moved, unknown), before)
+    def _of_appends(self, name: str) -> Integers:
+        return _concatenated([part.appends.integers(name) for part in self._parts])[self._rows]
 
-    for part, begin, end in zip(parts, bounds, bounds[1:], strict=False):
-        if begin < end and entries[begin] < first and _is_stop(changes[int(entries[begin])]):
-            part.known.ends.clear()
-    ends, is_moved, last_ends = highest(is_append, [part.known.end for part in parts])
-    by_follower: dict[int, Integers] = {}
-    followed: list[tuple[int, int, int]] = []
-    for follower in np.unique(replica[is_position & ~is_consumer]).tolist():
-        its_entries = np.flatnonzero(replica == follower)
-        before = [part.known.ends.get(follower) for part in parts]
-        by_follower[follower], is_raised, last = highest(replica == follower, before)
-        is_moved |= is_raised
-        its_parts, places_of_first = np.unique(numbers[its_entries], return_index=True)
-        for number, entry in zip(its_parts.tolist(), its_entries[places_of_first].tolist(), strict=True):
-            reached = last[number]
-            if reached is not None:
-                followed.append((entry, follower, reached))
-    at = np.maximum(times, parts[0].sweep._range.from_us)
-    of_parts: list[list[TimedEvent | OffsetChanges]] = [[] for _ in parts]
-    # The followers of a partition are known in the order in which they are first found.
-    for entry, follower, reached in sorted(followed):
-        parts[int(numbers[entry])].known.ends[follower] = reached
-    derived = unknown.copy()
-    change_entries = np.flatnonzero(is_change).tolist()
-    cuts = np.unique([*bounds, *change_entries]).tolist()
-    for begin, end in pairwise(cuts):
-        number = int(numbers[begin])
-        part, known = parts[number], parts[number].known
-        if is_change[begin]:
-            of_parts[number].append(part.sweep._write_change(int(at[begin]), changes[int(entries[begin])].fields))
-        if known.isr is not None and not (known.min_isr is not None and len(known.isr) < known.min_isr):
-            unreached = maximum.unknown[number]
-            of_members = [
-                by_follower[member][begin:end]
-                if member in by_follower
-                else unreached
-                if (reached := known.ends.get(member)) is None
-                else reached + maximum.starts[number]
-                for member in known.isr
-                if member != known.broker
-            ]
-            least = ends[begin:end]
-            for of_member in of_members:
-                least = np.minimum(least, of_member)
+    def _of_positions(self, name: str) -> Integers:
+        return _concatenated([part.positions.integers(name) for part in self._parts])[self._places]
+
+    def _highest(self, wanted: Booleans, before: Sequence[int | None]) -> tuple[Integers, Booleans, list[int | None]]:
+        """Return the highest offset of the wanted entries until each entry; see `_RunningMaximum.of`."""
+        return self._maximum.of(np.where(wanted, self._moved, self._unknown), before)
+
+    def _forget_followers_at_stops(self) -> None:
+        for part, begin, end in zip(self._parts, self._bounds, self._bounds[1:], strict=False):
+            if begin < end and self._is_change[begin] and _is_stop(self._changes[int(self._entries[begin])]):
+                part.known.ends.clear()
+
+    def _advance_followers(self) -> tuple[dict[int, Integers], Booleans]:
+        """Return the log end offset of each follower at each entry, and whether the entry has raised one."""
+        numbers, has_raised = self._numbers, np.zeros(len(self._entries), bool)
+        by_follower: dict[int, Integers] = {}
+        followed: list[tuple[int, int, int]] = []
+        for follower in np.unique(self._replica[self._is_position & ~self._is_consumer]).tolist():
+            is_its = self._replica == follower
+            its_entries = np.flatnonzero(is_its)
+            before = [part.known.ends.get(follower) for part in self._parts]
+            by_follower[follower], is_raised, last = self._highest(is_its, before)
+            has_raised |= is_raised
+            its_parts, places_of_first = np.unique(numbers[its_entries], return_index=True)
+            for number, entry in zip(its_parts.tolist(), its_entries[places_of_first].tolist(), strict=True):
+                reached = last[number]
+                if reached is not None:
+                    followed.append((entry, follower, reached))
+        # The followers of a partition are known in the order in which they are first found.
+        for entry, follower, reached in sorted(followed):
+            self._parts[int(numbers[entry])].known.ends[follower] = reached
+        return by_follower, has_raised
+
+    def _write_changes(
+        self, log_end: Integers, by_follower: Mapping[int, Integers]
+    ) -> tuple[list[list[TimedEvent | OffsetChanges]], Integers]:
+        """Return the leadership changes of each partition, and the high watermark that the replay derives.
+
+        It is derived at each entry, from the log end offsets of leader and followers.
+        """
+        events: list[list[TimedEvent | OffsetChanges]] = [[] for _ in self._parts]
+        derived = self._unknown.copy()
+        cuts = np.unique([*self._bounds, *np.flatnonzero(self._is_change).tolist()]).tolist()
+        for begin, end in pairwise(cuts):
+            number = int(self._numbers[begin])
+            part, known = self._parts[number], self._parts[number].known
+            if self._is_change[begin]:
+                change = self._changes[int(self._entries[begin])]
+                events[number].append(part.sweep._write_change(int(self._at[begin]), change.fields))
+            if known.isr is None or (known.min_isr is not None and len(known.isr) < known.min_isr):
+                continue
+            least = log_end[begin:end]
+            for member in known.isr:
+                if member != known.broker:
+                    offsets = by_follower[member][begin:end] if member in by_follower else self._end_of(number, member)
+                    least = np.minimum(least, offsets)
             derived[begin:end] = least
-    shown = np.maximum(derived, np.where(is_consumer, moved, unknown))
-    _, is_raised, last_marks = maximum.of(shown, [part.known.high_watermark for part in parts])
-    is_proven = is_consumer & is_raised
-    log_start = of_positions("log_start")
-    raises_start = bool(np.any(log_start > 0))
-    proven = np.bincount(numbers[is_proven], minlength=len(parts)).tolist()
-    for number, part in enumerate(parts):
-        part.known.end, part.known.high_watermark = last_ends[number], last_marks[number]
-        if proven[number]:
-            part.sweep._report.count("high_watermark_proven", proven[number])
-        if raises_start:
-            is_its = numbers[is_position] == number
-            part.sweep._keep_log_starts(replica[is_position][is_its], log_start[is_its])
-    columns = np.full((3, len(entries)), -1)
-    size, batches, event_us = columns
-    size[is_append] = of_appends("bytes")
-    batches[is_append] = np.where(of_appends("file") >= 0, 1, -1)
-    event_us[is_append] = of_appends("event_us")
-    # If the produce's own event has the same time, that event is the append.
-    written = np.flatnonzero((is_moved & ~(is_append & (event_us == at))) | is_proven)
-    kind = np.where(is_append, 0, np.where(is_consumer, 2, 1))
-    values = [each[written] for each in (at, kind, offset, size, batches, replica)]
-    for of_part, (begin, end) in zip(of_parts, pairwise(np.searchsorted(written, bounds).tolist()), strict=True):
-        if begin < end:
-            of_part.append(OffsetChanges(*(each[begin:end] for each in values)))
-    return of_parts
+        return events, derived
+
+    def _end_of(self, number: int, follower: int) -> Integers:
+        """Return the log end offset of a follower without entries."""
+        known = self._parts[number].known.ends.get(follower)
+        end: Integers = self._maximum.unknown[number] if known is None else known + self._maximum.starts[number]
+        return end
+
+    def _raise_high_watermarks(self, derived: Integers) -> Booleans:
+        """Raise the high watermarks; return whether an entry of a consumer proves a higher one than the derived one."""
+        shown = np.maximum(derived, np.where(self._is_consumer, self._moved, self._unknown))
+        before = [part.known.high_watermark for part in self._parts]
+        _, is_raised, last = self._maximum.of(shown, before)
+        is_proven = self._is_consumer & is_raised
+        proven = np.bincount(self._numbers[is_proven], minlength=len(self._parts)).tolist()
+        for part, high_watermark, count in zip(self._parts, last, proven, strict=True):
+            part.known.high_watermark = high_watermark
+            if count:
+                part.sweep._report.count("high_watermark_proven", count)
+        return is_proven
+
+    def _keep_log_starts(self) -> None:
+        log_start = self._of_positions("log_start")
+        if not np.any(log_start > 0):
+            return
+        numbers, replica = self._numbers[self._is_position], self._replica[self._is_position]
+        for number, part in enumerate(self._parts):
+            is_its = numbers == number
+            part.sweep._keep_log_starts(replica[is_its], log_start[is_its])
+
+    def _offset_changes(self, is_moved: Booleans, is_proven: Booleans) -> Iterator[list[OffsetChanges]]:
+        """Yield the offset changes of each partition.
+
+        Args:
+            is_moved: Whether an entry moves a log end offset.
+            is_proven: Whether an entry raises the high watermark.
+        """
+        size, batches, event_us = np.full((3, len(self._entries)), -1)
+        size[self._is_append] = self._of_appends("bytes")
+        batches[self._is_append] = np.where(self._of_appends("file") >= 0, 1, -1)
+        event_us[self._is_append] = self._of_appends("event_us")
+        # If the produce's own event has the same time, that event is the append.
+        written = np.flatnonzero((is_moved & ~(self._is_append & (event_us == self._at))) | is_proven)
+        kind = np.where(self._is_append, 0, np.where(self._is_consumer, 2, 1))
+        values = [each[written] for each in (self._at, kind, self._offset, size, batches, self._replica)]
+        for begin, end in pairwise(np.searchsorted(written, self._bounds).tolist()):
+            yield [OffsetChanges(*(each[begin:end] for each in values))] if begin < end else []
 
 
 def _concatenated(columns: Sequence[Integers]) -> Integers:

@@ -31,9 +31,9 @@ from purgatory_udf.sources.request_log.fact_kinds import (
     ReaderPosition,
     RecordDeletion,
 )
-from purgatory_udf.sources.request_log.high_watermark_events import EventSweep, TrackedReplica
+from purgatory_udf.sources.request_log.high_watermark_events import EventSweep
 from purgatory_udf.sources.request_log.partition_facts import PartitionFacts
-from purgatory_udf.sources.request_log.partition_status import ALL_TIME
+from purgatory_udf.sources.request_log.partition_status import ALL_TIME, TrackedReplica
 from purgatory_udf.sources.request_log.partition_timeline import build_timeline
 from tests.sources.request_log.log_lines import START_US, us
 from tests.sources.request_log.translate import timed_events
