@@ -3,5 +3,5 @@
 - `recording`: the tables as data frames, and the period of the recording that is fitted
 - fitting: `fitted_models`, `fit`; the result is a scenario with a section `fitted`
 - the model, without Spark and SimPy: `simulation_plan`, `model_broker`, `model_producer`, `model_simulation`
-- results: `fit_check`, `variant_settings`, `prediction_runs`, `tuning`, `prediction_pages`, `prediction_commands`
+- results: `fit_check`, `variant_settings`, `prediction_runs`, `tuning`, `prediction_commands`
 """

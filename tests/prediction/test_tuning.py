@@ -12,13 +12,15 @@ import pytest
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.prediction.fit_check import check_fit, medians
-from purgatory_udf.prediction.prediction_commands import run_prediction, run_tuning, write_scenario
-from purgatory_udf.prediction.prediction_pages import (
+from purgatory_udf.prediction.prediction_commands import (
     MAX_CLIENTS_DRAWN,
     busiest_clients,
     fit_page,
     prediction_page,
+    run_prediction,
+    run_tuning,
     tuning_page,
+    write_scenario,
 )
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, parse_variants, predict
 from purgatory_udf.prediction.simulation_plan import require_fitted
