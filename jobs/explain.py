@@ -51,7 +51,10 @@ def main(
     top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or of group changes, to print.")] = 20,
     json: job.JsonFile = None,
 ) -> None:
-    """Explain an operation, group, member or record: what it waited for, what ended the wait, and why not earlier."""
+    """Explain an operation, group, member or record: what it waited for, what ended the wait, and why not earlier.
+
+    Give one of --operation, --request-id, --group, --client, --member and --record; --member may have a --group.
+    """
     from purgatory_udf.answers.explain import explain
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.common.console import printable

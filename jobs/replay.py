@@ -124,7 +124,10 @@ def main(
     ] = None,
     json: job.JsonFile = None,
 ) -> None:
-    """Replay the events of a trace; write completions, expirations and watches as Delta tables."""
+    """Replay the events of a trace; write completions, expirations and watches as Delta tables.
+
+    Give the trace with --events or --trace; with --explain, neither is necessary.
+    """
     from purgatory_udf.answers.replay_summary import as_json, summary
     from purgatory_udf.backend.file_system import write_json
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace

@@ -157,7 +157,10 @@ def main(
         int, _administration(help="Duration of each transaction, in milliseconds.", min=1, max=3_600_000)
     ] = 1000,
 ) -> None:
-    """Generate a trace: a simulated cluster with clients that react, or a trace of any size."""
+    """Generate a trace: a simulated cluster with clients that react, or a trace of any size.
+
+    Give --scenario or --open-loop.
+    """
     options = {name: value for name, value in locals().items() if name != "open_backend"}
     _checks(**options)
 

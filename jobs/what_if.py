@@ -194,7 +194,10 @@ def main(
         ),
     ] = None,
 ) -> None:
-    """Compare settings: on a recorded trace, on a simulated cluster, or by a model of a recorded cluster."""
+    """Compare settings: on a recorded trace, on a simulated cluster, or by a model of a recorded cluster.
+
+    Give one of --events, --closed-loop and --like.
+    """
     from purgatory_udf.answers.what_if import ScenarioOptions, what_if, what_if_simulated
     from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.common.console import Phases
