@@ -25,7 +25,15 @@ from purgatory_udf.contract.tables import (
 )
 from purgatory_udf.rules.engine.column_access import COPIED_BYTES, gather_strings
 from purgatory_udf.rules.engine.jit import Int64Enum
-from purgatory_udf.rules.engine.jit.compiled_functions import copy_16, entry_point, inlined, int64, load_int32, prefetch
+from purgatory_udf.rules.engine.jit.compiled_functions import (
+    copy_16,
+    entry_point,
+    floor_div,
+    inlined,
+    int64,
+    load_int32,
+    prefetch,
+)
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, sorted_unique, take_records
 from purgatory_udf.rules.engine.loop.arena import FORCING, PART, SETTLED, ZERO, AnswerSource
 from purgatory_udf.rules.engine.loop.codes import (
@@ -88,6 +96,7 @@ class FetcherType(Int64Enum):
 
 # Parts are read once, from memory that the processor does not prefetch fast enough.
 _PART_BYTES, _PARTS_AHEAD = int64(PART.itemsize), int64(24)
+_US_PER_MS = int64(1000)
 
 
 @entry_point
@@ -143,7 +152,7 @@ def flatten(
         longs[Int64Field.SEQ, o], longs[Int64Field.TEXT, o] = operation.seq, operation.text
         longs[Int64Field.STARTED, o], longs[Int64Field.ENDED, o] = operation.t, operation.end_t
         longs[Int64Field.DEADLINE, o] = operation.deadline * 1000
-        longs[Int64Field.WAIT, o] = operation.end_t // 1000 - operation.t // 1000
+        longs[Int64Field.WAIT, o] = floor_div(operation.end_t, _US_PER_MS) - floor_div(operation.t, _US_PER_MS)
         longs[Int64Field.BYTES, o], longs[Int64Field.ANSWERED, o] = total, operation.answered_bytes
         ints[Int32Field.CODE, o], ints[Int32Field.BROKER, o] = operation.code, operation.broker
         ints[Int32Field.RULE, o] = operation.rule

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined, int64
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, record, take_records
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
 from purgatory_udf.rules.engine.loop.codes import (
@@ -95,23 +95,30 @@ def _measure(
                 total.nodes += 1
 
 
+# A bit mask of codes: compiled code would compare a code with one after the other.
+_ADDING_NODES = int64(
+    sum(
+        1 << int(code)
+        for code in (
+            Code.REPLICA_END,
+            Code.LED,
+            Code.CREATE_TOPICS,
+            Code.THROTTLED,
+            Code.UNTHROTTLED,
+            Code.LIST_OFFSETS,
+            Code.LOCAL_LOG_START,
+        )
+    )
+)
+
+
 @inlined
 def may_add_node(code: int, mode: int) -> bool:
     """Return whether an event may add a node: for a follower, a topic's leader, or the dead watchers of a topic.
 
     `code` and `mode` are those of the event.
     """
-    if code == Code.FETCH:
-        return mode == Reader.FOLLOWER
-    return code in (
-        Code.REPLICA_END,
-        Code.LED,
-        Code.CREATE_TOPICS,
-        Code.THROTTLED,
-        Code.UNTHROTTLED,
-        Code.LIST_OFFSETS,
-        Code.LOCAL_LOG_START,
-    )
+    return mode == Reader.FOLLOWER if code == Code.FETCH else (_ADDING_NODES >> code) & 1 != 0
 
 
 @inlined
