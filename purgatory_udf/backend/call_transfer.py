@@ -7,7 +7,8 @@ arguments, for processes that were forked before these existed. It is pickled wi
     buffers of results ───► remain in the file of the process that made them
     other buffers ────────► the file of inputs, each once for all processes
 
-Functions within functions are pickled, too: their code, and the values that they refer to.
+Functions within functions are pickled, too: their code, and the values that they refer to. Of a chunk of a table's
+column without values, only the length is pickled.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import mmap
 import os
 import pickle
 from collections.abc import Iterable, Sequence
+from functools import cache
 from tempfile import TemporaryFile
 from types import CellType, FunctionType
 from typing import IO, Any, NamedTuple
@@ -144,6 +146,20 @@ def read_call(call: bytes, files: Sequence[IO[bytes]]) -> Any:
     return pickle.loads(code, buffers=buffers)
 
 
+# Length of the shared columns of nulls.
+_MANY = 10_000
+
+
+@cache
+def _many_nulls(type_: pa.DataType) -> pa.Array:
+    return pa.nulls(_MANY, type_)
+
+
+def nulls(count: int, type_: pa.DataType) -> pa.Array:
+    """Return an array of nulls, in memory that all columns of nulls share: most columns of most batches are null."""
+    return _many_nulls(type_)[:count] if count <= _MANY else pa.nulls(count, type_)
+
+
 class _LimitedCode(io.BytesIO):
     """Memory for pickled code. Raises OverflowError if the code is large, so that copying it takes long."""
 
@@ -154,14 +170,22 @@ class _LimitedCode(io.BytesIO):
 
 
 class _CallPickler(pickle.Pickler):
-    """Pickles functions within functions as well, for a process that has the same modules."""
+    """Pickles functions within functions as well, for a process that has the same modules, and few columns of nulls."""
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, pa.ChunkedArray):
+            chunks = [len(chunk) if chunk.null_count == len(chunk) else chunk for chunk in value.chunks]
+            return _column, (value.type, chunks)
         if not isinstance(value, FunctionType) or "<" not in value.__qualname__:
             return NotImplemented
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         defaults = value.__defaults__, value.__kwdefaults__
         return _function, (marshal.dumps(value.__code__), value.__module__, value.__qualname__, defaults, cells)
+
+
+def _column(type_: pa.DataType, chunks: Sequence[pa.Array | int]) -> pa.ChunkedArray:
+    """Return a column that `_CallPickler` has pickled; an integer is the length of a chunk of nulls."""
+    return pa.chunked_array([nulls(chunk, type_) if isinstance(chunk, int) else chunk for chunk in chunks], type_)
 
 
 def _function(code: bytes, module: str, name: str, defaults: tuple[Any, Any], cells: list[Any]) -> FunctionType:

@@ -11,7 +11,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, ParamSpec
 from zlib import crc32
@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.backend.call_transfer import nulls
 from purgatory_udf.backend.delta_store import Transaction
 from purgatory_udf.backend.process_pool import cores, has_kept_processes, run_parallel
 
@@ -411,19 +412,6 @@ def with_schema(rows: Any, schema: pa.Schema) -> Any:
     given = set(rows.schema.names)
     columns = [rows.column(field.name) if field.name in given else nulls(rows.num_rows, field.type) for field in schema]
     return type(rows).from_arrays(columns, schema=schema)
-
-
-_MANY = 10_000
-
-
-@cache
-def _many_nulls(type_: pa.DataType) -> pa.Array:
-    return pa.nulls(_MANY, type_)
-
-
-def nulls(count: int, type_: pa.DataType) -> pa.Array:
-    """Return an array of nulls, in memory that all columns of nulls share: most columns of most batches are null."""
-    return _many_nulls(type_)[:count] if count <= _MANY else pa.nulls(count, type_)
 
 
 def sorted_places(rows: pa.Table, order: Sequence[str]) -> npt.NDArray[np.uint64]:

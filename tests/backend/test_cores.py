@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend import process_pool
+from purgatory_udf.backend.call_transfer import CallWriter
 from purgatory_udf.backend.process_pool import kept_processes, run_parallel
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 
@@ -197,6 +198,25 @@ def test_kept_process_computes_further_calls() -> None:
             rows = [rows.column(0).to_pylist() for (rows,) in parts]
             assert [row[:2] for row in rows] == [[sum(column.to_pylist()), part] for part in range(100)]
             assert {process for *_, process in rows} <= first
+
+
+def test_kept_process_gets_chunks_of_nulls() -> None:
+    nested = pa.struct([("values", pa.list_(pa.int64())), ("name", pa.string())])
+    chunks = [[None] * 3, [{"values": [1, None], "name": "a"}, None], [], [None] * 20_000]
+    column = pa.chunked_array([pa.array(chunk, nested) for chunk in chunks])
+    code = CallWriter().serialized(column)
+    assert code is not None and len(code) < 2_000
+
+    def rows(_: int) -> Iterator[pa.RecordBatch]:
+        process = pa.repeat(os.getpid(), len(column))
+        return iter(pa.table({"column": column, "process": process}).to_batches())
+
+    with kept_processes():
+        first = processes_of_parts()
+        made = [pa.Table.from_batches(batches) for batches in run_parallel(rows, range(100))]
+    for table in made:
+        assert table.column("column").equals(column)
+        assert set(table.column("process").unique().to_pylist()) <= first
 
 
 def test_large_code_is_inherited_by_new_process() -> None:
