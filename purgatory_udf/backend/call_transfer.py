@@ -170,7 +170,10 @@ class _LimitedCode(io.BytesIO):
 
 
 class _CallPickler(pickle.Pickler):
-    """Pickles functions within functions as well, for a process that has the same modules, and few columns of nulls."""
+    """Pickles functions within functions as well, for a process that has the same modules.
+
+    Types and buffers of chunks of nulls are left out.
+    """
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, pa.ChunkedArray):

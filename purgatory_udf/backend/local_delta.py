@@ -397,8 +397,7 @@ def append_files(
     with needing_spark():
         written, table = _written_meanwhile(prepared, parts, place, indexed)
         if table is None:
-            for file in written:
-                Path(place, file.path).unlink()
+            _remove_files(written, place)
             return
         (DeltaTable(table) if isinstance(table, str) else table).create_write_transaction(
             [*written],
@@ -490,8 +489,18 @@ def _written_meanwhile(
         return [] if table is None else _written(parts, path, indexed), table
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(_written, parts, path, indexed)
-        table = prepared()
+        try:
+            table = prepared()
+        except BaseException:
+            _remove_files(written.result(), path)
+            raise
         return written.result(), table
+
+
+def _remove_files(files: Iterable[AddAction], path: str) -> None:
+    """Remove files that are not in the log of the table at the path."""
+    for file in files:
+        Path(path, file.path).unlink()
 
 
 def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[AddAction]:

@@ -103,6 +103,18 @@ def test_files_are_appended_once(parts: list[pa.Table], tmp_path: Path) -> None:
     assert len(called) == 2
 
 
+def test_file_is_removed_if_its_table_cannot_be_prepared(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    write_deltalake(str(path), rows(0))
+
+    def fail() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        append_files([rows(1)], str(path), ["id"], {}, SCHEMA, Transaction("query", 0), fail)
+    assert len(list(path.glob("*.parquet"))) == 1
+
+
 def test_appended_batches_are_taken_once(store: DeltaStore, path: str) -> None:
     for version, added in ((0, 1), (0, 1), (1, 2), (0, 1)):
         store.append_batches(path, SCHEMA, batches(added, 4), Transaction("query", version))
