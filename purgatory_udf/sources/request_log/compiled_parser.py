@@ -2,12 +2,13 @@
 
 It reads a line about three times as fast as `fast_parser`, which reads all other layouts, with the same values. Loading
 the compiled code takes as long as it saves in 8,000 lines, so the import of a short log does not load it
-(`is_worthwhile`, `use`). It is compiled together with the engine (`rules.warm_up`).
+(`is_worthwhile`, `use`). The same code finds the partitions of fetch sessions (`ordered_maps`). It is compiled together
+with the engine (`rules.warm_up`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from sys import modules
@@ -29,6 +30,7 @@ from purgatory_udf.sources.request_log.logged_request import MARKER, MAX_BROKER
 
 if TYPE_CHECKING:
     from purgatory_udf.rules.engine.jit.line_layout import LineLayout, Scan, ScanLines
+    from purgatory_udf.rules.engine.jit.ordered_maps import ListValues
 
 # Bytes of a log that takes 0.05 s more to read without compiled code, which takes 0.04 s to load.
 WORTHWHILE_BYTES = 12 << 20
@@ -48,6 +50,7 @@ class _Loaded:
     fetches: LineLayout | None = None
     produces: LineLayout | None = None
     scan_lines: ScanLines
+    list_values: ListValues
 
 
 def is_worthwhile(number_of_bytes: int) -> bool:
@@ -62,7 +65,8 @@ def use() -> None:
 
         stored = line_layout.stored_code()
         if stored is not None:
-            _set_code(stored)
+            names = line_layout.SCAN_LINES, line_layout.LIST_VALUES
+            _set_code({name: stored.function(name) for name in names})
 
 
 def load() -> None:
@@ -73,8 +77,16 @@ def load() -> None:
         _set_code(line_scanner.load_code())
 
 
-def _set_code(scan_lines: ScanLines) -> None:
-    _Loaded.fetches, _Loaded.produces, _Loaded.scan_lines = _fetch_layout(), _produce_layout(), scan_lines
+def _set_code(functions: Mapping[str, Callable[..., int]]) -> None:
+    from purgatory_udf.rules.engine.jit.line_layout import LIST_VALUES, SCAN_LINES
+
+    _Loaded.fetches, _Loaded.produces = _fetch_layout(), _produce_layout()
+    _Loaded.scan_lines, _Loaded.list_values = functions[SCAN_LINES], functions[LIST_VALUES]
+
+
+def list_values() -> ListValues | None:
+    """Return `ordered_maps.list_values` compiled; None if the compiled code is not loaded."""
+    return _Loaded.list_values if is_loaded() else None
 
 
 def unload() -> None:

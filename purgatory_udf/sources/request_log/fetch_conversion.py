@@ -23,7 +23,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -32,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract.value_types import INT64
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.assumptions import (
     COMPLETION_SPREAD_US,
@@ -58,11 +58,16 @@ from purgatory_udf.sources.request_log.fact_kinds import (
     ReaderPosition,
     SingleFact,
 )
-from purgatory_udf.sources.request_log.fetch_sessions import NEVER, FetchSession, FollowerTracker, SessionState
+from purgatory_udf.sources.request_log.fetch_sessions import (
+    NEVER,
+    FollowerTracker,
+    SessionKeys,
+    SessionState,
+    partitions_of_sessions,
+)
 from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchColumns,
     FetchPartitionData,
-    FetchRequestPartition,
     bounds_of,
     distinct,
 )
@@ -86,6 +91,9 @@ MAX_ATTEMPTS = 10_000
 # Up to this version of FETCH, a batch larger than `max_bytes` is not returned.
 LAST_HARD_LIMIT_VERSION = 2
 
+# Number of fetches for which compiled code is loaded, unless it is loaded already.
+_WORTHWHILE_FETCHES = 10_000
+
 # No wait is longer; products with this number of milliseconds still fit into 64 bits.
 _LONGEST_MS = 2**50
 
@@ -96,8 +104,6 @@ _NO_DATA = [-1, -1, errors.NONE, -1, 0, -1, -1, -1]
 SessionName = tuple[int, str]
 
 Numbered = TypeVar("Numbered")
-
-_place_of = itemgetter(0, 1)
 
 # The fields of the event of a fetch, in the order of its JSON. Numbers that the contract rejects fit as well.
 FETCH = pa.struct(
@@ -134,10 +140,12 @@ _PARTITIONS = FETCH.field("partitions").type
 class Fetches:
     """Fetches as columns, those of a session one after the other and in order of handling.
 
-    `bodies` are their bodies and responses; see `Request` for the other columns.
+    `session_bounds` are the first fetch of each session, and the number of fetches. `bodies` are bodies and responses;
+    see `Request` for the other columns.
     """
 
     sessions: Sequence[SessionName]
+    session_bounds: Integers
     broker: Integers
     file: Integers
     line: Integers
@@ -152,7 +160,7 @@ class Fetches:
     bodies: FetchColumns
 
     def __len__(self) -> int:
-        return len(self.sessions)
+        return len(self.broker)
 
 
 class FetchConverter:
@@ -190,8 +198,8 @@ class FetchConverter:
         """Return the state of a session as JSON values, from which `resume` restores it."""
         state = self._states[name]
         return {
-            "partitions": list(map(list, state.session.partitions.values())),
-            "complete": state.session.complete,
+            "partitions": [[*key, *entry] for key, entry in zip(state.keys, state.entries.tolist(), strict=True)],
+            "complete": state.complete,
             "tries": [[*key, *msgspec.structs.astuple(run.last)] for key, run in state.runs.items()],
             "read_us": state.read_us,
             "copies": state.follower.snapshot(),
@@ -199,64 +207,40 @@ class FetchConverter:
 
     def resume(self, name: SessionName, state: dict[str, Any]) -> None:
         """Restore the state of a session from a `snapshot`."""
-        listed = (FetchRequestPartition(*fields) for fields in state["partitions"])
-        session = FetchSession({_place_of(partition): partition for partition in listed}, state["complete"])
+        keys = [(topic, partition) for topic, partition, *_ in state["partitions"]]
+        entries = np.array([entry for _, _, *entry in state["partitions"]], np.int64).reshape(-1, 4)
         runs = {(topic, partition): OpenRun(*run) for topic, partition, *run in state["tries"]}
-        self._states[name] = SessionState(session, runs, state["read_us"], FollowerTracker.resumed(state["copies"]))
+        follower = FollowerTracker.resumed(state["copies"])
+        self._states[name] = SessionState(keys, entries, state["complete"], runs, state["read_us"], follower)
 
     def _resolved(self, fetches: Fetches) -> _Resolved:
         """Find the partitions of each fetch, and update the sessions."""
-        bodies, names = fetches.bodies, list(dict.fromkeys(fetches.sessions))
-        earlier: list[FetchRequestPartition] = []
-        sessions: dict[SessionName, FetchSession[int, int]] = {}
-        for name in names:
-            known = self._states[name].session
-            sessions[name] = FetchSession(
-                dict(zip(map(self._keys.__getitem__, known.partitions), range(len(earlier), NEVER), strict=False)),
-                known.complete,
-            )
-            earlier += known.partitions.values()
-        numbers = np.array([each[2:] for each in earlier], np.int64).reshape(-1, 4)
-        entries = np.concatenate([numbers, bodies.listed[:, 2:]])
-        entry_keys = [
-            *map(self._keys.__getitem__, map(_place_of, earlier)),
-            *self._numbers_of(bodies, bodies.listed).tolist(),
-        ]
-        bounds = bodies.listed_bounds + len(earlier)
-        listed = list(zip(entry_keys, range(len(entry_keys)), strict=True))
-        forgotten = self._numbers_of(bodies, bodies.forgotten).tolist()
-        data_keys = self._numbers_of(bodies, bodies.fetched)
+        if len(fetches) >= _WORTHWHILE_FETCHES:
+            compiled_parser.use()
+        bodies, states = fetches.bodies, list(map(self._states.__getitem__, fetches.sessions))
+        earlier_bounds = bounds_of([len(state.keys) for state in states])
+        listed_bounds = bodies.listed_bounds + earlier_bounds[-1]
+        entries = np.concatenate([*(state.entries for state in states), bodies.listed[:, 2:]])
+        earlier = _integers(self._keys[key] for state in states for key in state.keys)
+        entry_keys = np.concatenate([earlier, self._numbers_of(bodies, bodies.listed)])
+        forgotten, data_keys = (self._numbers_of(bodies, rows) for rows in (bodies.forgotten, bodies.fetched))
         has_records = bodies.fetched[:, 4] != 0
-        with_records = data_keys[has_records].tolist()
-        slices = (
-            pairwise(each.tolist())
-            for each in (bounds, bodies.forgotten_bounds, bounds_of(has_records)[bodies.fetched_bounds])
+        with_records = data_keys[has_records], bounds_of(has_records)[bodies.fetched_bounds]
+        found = partitions_of_sessions(
+            fetches.session_bounds,
+            bodies.limits[:, 5],
+            bodies.limits[:, 6] != errors.NONE,
+            np.array([state.complete for state in states], bool),
+            SessionKeys(entry_keys, earlier_bounds, listed_bounds, forgotten, bodies.forgotten_bounds, *with_records),
+            len(self._keys),
         )
-        places: list[int] = []
-        lengths: list[int] = []
-        complete: list[bool] = []
-        of_fetches = zip(
-            map(sessions.__getitem__, fetches.sessions), *bodies.limits[:, 5:].T.tolist(), *slices, strict=True
-        )
-        for session, epoch, error, (first, last), (left, right), (begin, end) in of_fetches:
-            session.resolve(places, epoch, listed[first:last], forgotten[left:right], error, with_records[begin:end])
-            lengths.append(len(places))
-            complete.append(session.was_complete)
         keys = list(self._keys)
-        for name, session in sessions.items():
-            rows = entries[list(session.partitions.values())].tolist()
-            after = zip(map(keys.__getitem__, session.partitions), rows, strict=True)
-            partitions = {key: FetchRequestPartition(*key, *fields) for key, fields in after}
-            self._states[name].session = FetchSession(partitions, session.complete)
-        return _Resolved(
-            entries,
-            np.array(entry_keys, np.int64),
-            data_keys,
-            bounds,
-            np.array(places, np.int64),
-            np.array([0, *lengths], np.int64),
-            np.array(complete, bool),
-        )
+        lefts = zip(states, pairwise(found.left_bounds.tolist()), found.left_complete.tolist(), strict=True)
+        for state, (first, last), complete in lefts:
+            left = found.left[first:last]
+            state.keys, state.entries = [keys[key] for key in entry_keys[left].tolist()], entries[left]
+            state.complete = complete
+        return _Resolved(entries, entry_keys, data_keys, listed_bounds, found.places, found.bounds, found.complete)
 
     def _numbers_of(self, bodies: FetchColumns, rows: Integers) -> Integers:
         """Return the numbers of the partitions in rows of `bodies`. New partitions are numbered in the rows' order."""
@@ -323,8 +307,7 @@ class _Conversion:
         self._report = report
         self._facts: FactsOfPartitions = {}
         bodies = fetches.bodies
-        self._sessions: _Numbers[SessionName] = _Numbers()
-        self._session = _integers(map(self._sessions.__getitem__, fetches.sessions))
+        self._session = np.repeat(np.arange(len(fetches.sessions)), np.diff(fetches.session_bounds))
         self._brokers, self._broker = np.unique(fetches.broker, return_inverse=True)
         limits = np.ascontiguousarray(bodies.limits.T)
         self._replica, self._max_wait, self._min_bytes, self._max_bytes, isolation, _, self._error = limits
@@ -472,8 +455,8 @@ class _Conversion:
         places = np.flatnonzero(self._is_read & ~self._has_diverged)
         fetch = self._place_fetch[places]
         open_runs = [
-            (self._sessions[name], self._named[key], run)
-            for name in self._sessions
+            (number, self._named[key], run)
+            for number, name in enumerate(fetches.sessions)
             for key, run in self._states[name].runs.items()
         ]
         lengths = [len(run.times) for *_, run in open_runs]
@@ -518,7 +501,7 @@ class _Conversion:
         )
         # The broker of each session, in place of the session.
         session, name = np.divmod(of_reader[first], len(self._named))
-        brokers = np.searchsorted(self._brokers, _integers(broker for broker, _ in self._sessions))
+        brokers = np.searchsorted(self._brokers, _integers(broker for broker, _ in fetches.sessions))
         of_partition = brokers[session] * len(self._named) + name
         order = _stable_order(of_partition)
         order = order[~is_last[order]]
@@ -533,7 +516,7 @@ class _Conversion:
 
     def _keep_runs(self, of_reader: Integers, runs: Sequence[AttemptRun]) -> None:
         """Keep the latest run of attempts of each session and partition; `of_reader` are the numbers of both."""
-        names, sessions = list(self._named), list(self._sessions)
+        names, sessions = list(self._named), self._fetches.sessions
         for session in sessions:
             self._states[session].runs = {}
         for reader, run in zip(of_reader.tolist(), runs, strict=True):
@@ -585,9 +568,9 @@ class _Conversion:
         read_us = np.where(self._waited, fetches.answered_us, fetches.local_us)[converted]
         session = self._session[converted]
         starts = np.append(True, session[1:] != session[:-1])[: len(session)]
-        earlier = _integers(self._states[name].read_us for name in self._sessions)
+        earlier = _integers(self._states[name].read_us for name in fetches.sessions)
         before[converted] = np.where(starts, earlier[session], np.append(NEVER, read_us[:-1])[: len(session)])
-        for name, last_us in zip(self._sessions, _last_of_each(session, read_us, earlier).tolist(), strict=True):
+        for name, last_us in zip(fetches.sessions, _last_of_each(session, read_us, earlier).tolist(), strict=True):
             self._states[name].read_us = last_us
         return before
 
@@ -678,7 +661,7 @@ class _Conversion:
             places = places[self._is_read[places]]
             raw_keys = (self._raw_keys[key] for key in self._place_key[places].tolist())
             ends = dict(zip(raw_keys, self._offset[places].tolist(), strict=True))
-            follower = self._states[fetches.sessions[number]].follower
+            follower = self._states[fetches.sessions[self._session[number]]].follower
             times = int(fetches.arrival_us[number]), int(fetches.answered_us[number])
             rows = slice(*fetches.bodies.fetched_bounds[number : number + 2].tolist())
             keys = (self._raw_keys[key] for key in self._data_key[rows].tolist())

@@ -11,20 +11,21 @@ A broker serves the partitions of a session in a fixed order; those for which it
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.rules.engine.jit.ordered_maps import CLEAR, REPLACE, UPDATE, MapChanges, apply
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.assumptions import FOLLOWER_APPEND_FRACTION
-from purgatory_udf.sources.request_log.fact_kinds import FollowerCopy, Key, OpenRun
+from purgatory_udf.sources.request_log.fact_kinds import Booleans, FollowerCopy, Key, OpenRun
 from purgatory_udf.sources.request_log.kafka_protocol import (
     FetchPartitionData,
     FetchRequestBody,
-    FetchRequestPartition,
     FetchResponseBody,
     Numbers,
 )
@@ -48,10 +49,6 @@ def session_key(request: FetchRequestBody, response: FetchResponseBody, connecti
     return connection
 
 
-AnyKey = TypeVar("AnyKey", bound=Hashable)
-Partition = TypeVar("Partition")
-
-
 def session_keys(epochs: Numbers, requested: Numbers, granted: Numbers, connections: pa.Array) -> pa.Array:
     """Return the keys of many fetches as a column; see `session_key`.
 
@@ -66,57 +63,80 @@ def session_keys(epochs: Numbers, requested: Numbers, granted: Numbers, connecti
     return pc.if_else(pa.array(begins | (epochs > INITIAL_EPOCH)), ids, connections)
 
 
-@dataclass(slots=True)
-class FetchSession(Generic[AnyKey, Partition]):
-    """The partitions of one fetch session, in the broker's order.
+class SessionPartitions(NamedTuple):
+    """The partitions of sessions at fetches, each a place among all entries: those before, then those listed in lines.
 
-    `complete` is false until all partitions are certainly known, as after the start of a session; `was_complete` is
-    whether those of the latest fetch were known.
+    Attributes:
+        places: The entries of all fetches, one fetch after the other, in the order of the broker.
+        bounds: The bounds of each fetch's places.
+        complete: Whether all partitions of the fetch are known.
+        left: The entries of all sessions after the fetches.
+        left_bounds: The same by session.
+        left_complete: Whether they are all.
     """
 
-    partitions: dict[AnyKey, Partition] = field(default_factory=dict)
-    complete: bool = False
-    was_complete: bool = False
+    places: Numbers
+    bounds: Numbers
+    complete: Booleans
+    left: Numbers
+    left_bounds: Numbers
+    left_complete: Booleans
 
-    def resolve(
-        self,
-        resolved: list[Partition],
-        epoch: int,
-        listed: Iterable[tuple[AnyKey, Partition]],
-        forgotten: Iterable[AnyKey],
-        error: int,
-        with_records: Iterable[AnyKey],
-    ) -> None:
-        """Apply the next fetch of the session, in order of handling, and append all its partitions to `resolved`.
 
-        Args:
-            resolved: The partitions of earlier fetches.
-            epoch: Session epoch of the fetch.
-            listed: Keys of the partitions in its own line, and the partitions.
-            forgotten: Keys of the partitions that the fetch removes.
-            error: Error of the whole response, after which the broker has read nothing.
-            with_records: Keys of the partitions in the response that have records.
-        """
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            # As in the broker's map, a partition listed twice counts once.
-            self.partitions = dict(listed)
-            self.complete = self.was_complete = True
-            resolved += self.partitions.values()
-            return
-        partitions = self.partitions
-        for key, partition in listed:
-            partitions[key] = partition
-        for key in forgotten:
-            partitions.pop(key, None)
-        self.was_complete = self.complete
-        if error:
-            # The broker evicted the session or did not know it: nothing was read.
-            self.partitions, self.complete = {}, False
-            return
-        resolved += partitions.values()
-        for key in with_records:
-            if key in partitions:
-                partitions[key] = partitions.pop(key)
+def partitions_of_sessions(
+    session_bounds: Numbers, epochs: Numbers, failed: Booleans, complete: Booleans, keys: SessionKeys, key_count: int
+) -> SessionPartitions:
+    """Return the partitions of each fetch, and of each session after its fetches.
+
+    Args:
+        session_bounds: The first fetch of each session, and the number of fetches.
+        epochs: Session epoch of each fetch.
+        failed: Whether the whole response has an error, after which the broker has read nothing.
+        complete: For each session, whether all of its partitions are known before the fetches.
+        keys: Keys of the partitions before and in each fetch.
+        key_count: Number of keys.
+    """
+    # The broker evicted a session with an error, or did not know it. A complete list has an epoch of its own.
+    is_full = (epochs == INITIAL_EPOCH) | (epochs == FINAL_EPOCH)
+    kinds = np.where(is_full, REPLACE, np.where(failed, CLEAR, UPDATE))
+    compiled = compiled_parser.list_values()
+    listed = apply(MapChanges(session_bounds, kinds, *keys), key_count, compiled)
+    # For each session, whether all partitions are known before its first fetch, and after each fetch.
+    sessions = np.arange(len(session_bounds) - 1)
+    known = np.insert(is_full, session_bounds[:-1], complete)
+    changes = np.insert(is_full | failed, session_bounds[:-1], True)
+    known = known[np.maximum.accumulate(np.where(changes, np.arange(len(changes)), 0))]
+    after = np.arange(len(epochs)) + 1 + np.repeat(sessions, np.diff(session_bounds))
+    return SessionPartitions(
+        listed.values,
+        listed.bounds,
+        is_full | known[after - 1],
+        listed.left,
+        listed.left_bounds,
+        known[session_bounds[1:] + sessions],
+    )
+
+
+class SessionKeys(NamedTuple):
+    """Numbers of topics and partitions, those of a session or fetch one after the other.
+
+    Attributes:
+        entries: Keys of all entries: those of the sessions before the fetches, then those listed in lines.
+        earlier_bounds: The bounds of the first ones, by session.
+        listed_bounds: The bounds of the others, by fetch.
+        forgotten: Keys that fetches remove from their sessions.
+        forgotten_bounds: The same by fetch.
+        with_records: Keys in responses that have records.
+        with_records_bounds: The same by fetch.
+    """
+
+    entries: Numbers
+    earlier_bounds: Numbers
+    listed_bounds: Numbers
+    forgotten: Numbers
+    forgotten_bounds: Numbers
+    with_records: Numbers
+    with_records_bounds: Numbers
 
 
 class FetchedPartition(NamedTuple):
@@ -190,13 +210,17 @@ class SessionState:
     """A session between two calls.
 
     Attributes:
-        session: Its partitions, by (topic, partition) as in the lines.
+        keys: Its partitions by (topic, partition) as in the lines, in the order of the broker.
+        entries: Their offset, maximum bytes, leader epoch and log start.
+        complete: Whether they are certainly all, as after the start of a session.
         runs: Attempts to fetch from the same offset, by (name, partition); more may follow.
         read_us: When the log was read for the previous response, from which a follower has all its records.
         follower: The follower's own log.
     """
 
-    session: FetchSession[Key, FetchRequestPartition] = field(default_factory=FetchSession)
+    keys: list[Key] = field(default_factory=list)
+    entries: Numbers = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    complete: bool = False
     runs: dict[Key, OpenRun] = field(default_factory=dict)
     read_us: int = NEVER
     follower: FollowerTracker = field(default_factory=FollowerTracker)

@@ -3,11 +3,11 @@
 - `records`: tables of records, accessors for compiled code, copies in numpy
 - `compiled_functions`: the decorators, and operations that are one instruction
 - `code_cache`: where compiled code is cached, and whether numba is the pinned version
-- `line_layout`: describes lines of text, and loads the code that reads them into columns; `line_scanner`: that code.
-  Only imports of request logs use them
+- `line_layout`: describes lines of text, and loads the code that reads them into columns; `line_scanner`: that code;
+  `ordered_maps`: partitions of fetch sessions. Only imports of request logs use these three
 - `numba_pipeline`: a faster compilation of helpers, with the pinned version of numba
 
-Only this package imports numba, and `line_layout` does not.
+Only this package imports numba; `line_layout` and `ordered_maps` do not.
 """
 
 from __future__ import annotations

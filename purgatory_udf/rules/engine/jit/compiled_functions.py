@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import numba
@@ -25,10 +25,12 @@ from numba.extending import intrinsic, models, register_model, typeof_impl
 
 from purgatory_udf.rules.engine.jit import Int64EnumMeta, code_cache
 from purgatory_udf.rules.engine.jit.code_cache import HELPER_PIPELINE
-from purgatory_udf.rules.engine.jit.line_layout import SYMBOL, MachineCode, ScanLines, code_file, stored_code
+from purgatory_udf.rules.engine.jit.line_layout import MachineCode, code_file, stored_code
 from purgatory_udf.rules.engine.jit.records import COMPILED, emit_prefetch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+# Functions by name, with numba's types of their arguments.
+Compilable = Mapping[str, tuple[Callable[..., int], tuple[Any, ...]]]
 
 # A constant. numba specializes a helper for each literal Python integer that it is called with; this is not a literal.
 int64 = cast("Callable[[int], int]", np.int64)
@@ -99,39 +101,41 @@ def entry_point(function: Function) -> Function:
     return cast("Function", compiled)
 
 
-def in_object_file(function: ScanLines, arguments: tuple[Any, ...]) -> ScanLines:
-    """Compile a function that is called without numba (`line_layout`), and store its code in the cache.
+def in_object_file(functions: Compilable) -> Mapping[str, Callable[..., int]]:
+    """Compile functions that are called without numba (`line_layout`), and store their code in the cache.
 
     Args:
-        function: The function, which must neither allocate nor raise.
-        arguments: numba's types of its arguments.
+        functions: The functions, which must neither allocate nor raise.
     """
     if not COMPILED:
-        return function
+        return {name: function for name, (function, _) in functions.items()}
     stored = stored_code()
-    if stored is not None:
-        return stored
-    code = _object_code(function, arguments)
-    if code_cache.FOLDER is not None and os.access(code_cache.FOLDER, os.W_OK):
-        draft = code_cache.FOLDER / f"{code_file()}.{os.getpid()}"
-        draft.write_bytes(code)
-        draft.replace(code_cache.FOLDER / code_file())
-    return MachineCode(code)
+    if stored is None:
+        code = _object_code(functions)
+        if code_cache.FOLDER is not None and os.access(code_cache.FOLDER, os.W_OK):
+            draft = code_cache.FOLDER / f"{code_file()}.{os.getpid()}"
+            draft.write_bytes(code)
+            draft.replace(code_cache.FOLDER / code_file())
+        stored = MachineCode(code)
+    return {name: stored.function(name) for name in functions}
 
 
-def _object_code(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    """Compile a function, and return an object file in which it has the name `SYMBOL`."""
-    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    compiled: Any = numba.njit(**options)(function)
-    compiled.compile(arguments)
-    module = binding.parse_assembly(compiled.inspect_llvm(arguments))
-    for each in module.functions:
-        if not each.is_declaration:
-            is_wanted = each.name == compiled.overloads[arguments].fndesc.llvm_func_name
-            # The others are functions of numba's runtime, which other compiled code of the process has, too.
-            each.name, each.linkage = (SYMBOL, "external") if is_wanted else (each.name, "internal")
+def _object_code(functions: Compilable) -> bytes:
+    """Compile functions, and return an object file in which they have their names."""
+    joined = binding.parse_assembly("")
+    for name, (function, arguments) in functions.items():
+        options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        compiled: Any = numba.njit(**options)(function)
+        compiled.compile(arguments)
+        module = binding.parse_assembly(compiled.inspect_llvm(arguments))
+        for each in module.functions:
+            if not each.is_declaration:
+                is_wanted = each.name == compiled.overloads[arguments].fndesc.llvm_func_name
+                # The others are functions of numba's runtime, which other compiled code of the process has, too.
+                each.name, each.linkage = (name, "external") if is_wanted else (each.name, "internal")
+        joined.link_in(module)
     machine = binding.Target.from_default_triple().create_target_machine(cpu="generic", opt=3, jit=True)
-    code: bytes = machine.emit_object(module)
+    code: bytes = machine.emit_object(joined)
     return code
 
 

@@ -7,7 +7,7 @@ A line has a time, text up to `LineLayout.marker`, and the elements. Scalars of 
 and the items of its lists rows of `Scan.items`. Strings are replaced by numbers, which are places in `Scan.strings`.
 
 `line_scanner` compiles the code with numba, and stores it as an object file. Importing numba takes 0.2 s, but loading
-the object file with llvmlite 0.04 s, so a process that only reads lines does the latter (`stored_code`).
+the object file with llvmlite 0.04 s, so a process that only imports logs does the latter (`stored_code`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pkgutil
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -279,17 +279,14 @@ def _bytes(text: bytes) -> npt.NDArray[np.uint8]:
     return np.frombuffer(text, np.uint8)
 
 
-# The name of the function in its object file.
-SYMBOL = "scan_lines"
+# The functions in the object file: `line_scanner.scan_lines` and `ordered_maps.list_values`.
+SCAN_LINES, LIST_VALUES = "scan_lines", "list_values"
 # A function of numba's runtime, which the compiled code would call when it frees an array; it frees none.
 _UNUSED = "NRT_MemInfo_call_dtor"
 
 
 class MachineCode:
-    """A function that numba has compiled, loaded from an object file. Its arguments are contiguous arrays.
-
-    It runs without the GIL, and must not raise.
-    """
+    """Functions that numba has compiled, loaded from an object file. They run without the GIL, and must not raise."""
 
     def __init__(self, object_code: bytes) -> None:
         from llvmlite import binding
@@ -303,10 +300,13 @@ class MachineCode:
         self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
         self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
         self._engine.finalize_object()
-        self._address = self._engine.get_function_address(SYMBOL)
 
-    def __call__(self, *arrays: npt.NDArray[Any]) -> int:
-        """Call the function as numba does: with places for the result and an exception, and the fields of each array.
+    def function(self, name: str) -> Callable[..., int]:
+        """Return a function, whose arguments are contiguous arrays."""
+        return partial(self._call, self._engine.get_function_address(name))
+
+    def _call(self, address: int, *arrays: npt.NDArray[Any]) -> int:
+        """Call a function as numba does: with places for the result and an exception, and the fields of each array.
 
         The first two fields of an array, its owners in numba, remain null.
         """
@@ -317,7 +317,7 @@ class MachineCode:
             for value in (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides)
         ]
         kinds = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * len(fields)]
-        function = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(self._address)
+        function = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
         function(ctypes.byref(result), ctypes.byref(exception), *fields)
         return result.value
 
@@ -325,13 +325,13 @@ class MachineCode:
 def code_file() -> str:
     """Return the name of the object file, which depends on the sources and on the kind of machine."""
     digest = hashlib.sha256(platform.machine().encode())
-    for source in ("compiled_functions.py", "line_layout.py", "line_scanner.py"):
+    for source in ("compiled_functions.py", "line_layout.py", "line_scanner.py", "ordered_maps.py"):
         digest.update(pkgutil.get_data(__package__, source) or b"")
-    return f"{SYMBOL}-{digest.hexdigest()[:16]}.o"
+    return f"{SCAN_LINES}-{digest.hexdigest()[:16]}.o"
 
 
 def stored_code() -> MachineCode | None:
-    """Return the compiled function from the folders of compiled code; None if it has not been compiled."""
+    """Return the compiled functions from the folders of compiled code; None if they have not been compiled."""
     name = code_file()
     for place in code_folders():
         for file in place.glob(f"loop-*/{name}"):

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 from numba.core import types
 
 from purgatory_udf.rules.engine.jit.compiled_functions import in_object_file, inlined, int64, load_int64
-from purgatory_udf.rules.engine.jit.line_layout import AROUND, DIGITS, FRACTION, READ, SECOND, Op, ScanLines
+from purgatory_udf.rules.engine.jit.line_layout import (
+    AROUND,
+    DIGITS,
+    FRACTION,
+    LIST_VALUES,
+    READ,
+    SCAN_LINES,
+    SECOND,
+    Op,
+)
+from purgatory_udf.rules.engine.jit.ordered_maps import list_values
 
 # A number of up to 18 digits fits into 64 bits.
 _MOST_DIGITS = 18
@@ -285,9 +297,14 @@ def scan_lines(
     return int64(places[0, 1])
 
 
-def load_code() -> ScanLines:
-    """Return the compiled function `scan_lines`; compile it and store its code, if that has not been done."""
+def load_code() -> Mapping[str, Callable[..., int]]:
+    """Return `scan_lines` and `list_values` compiled, by name; compile and store them if that has not been done."""
     text = types.Array(types.uint8, 1, "C", readonly=True)
     row, table = (types.Array(types.int64, dimensions, "C") for dimensions in (1, 2))
     of_layout = table, text, row, row, text
-    return in_object_file(scan_lines, (text, row, *of_layout, table, table, row, row, table))
+    return in_object_file(
+        {
+            SCAN_LINES: (scan_lines, (text, row, *of_layout, table, table, row, row, table)),
+            LIST_VALUES: (list_values, (row,) * len(signature(list_values).parameters)),
+        }
+    )

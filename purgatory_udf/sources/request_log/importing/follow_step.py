@@ -53,6 +53,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
     Facts,
     RequestRow,
+    batch_of_rows,
     count_rows,
     facts_in,
     fetches_in,
@@ -202,9 +203,10 @@ def converted_fetches(batches: Batches, context: Context, until_us: int) -> Batc
         for settled, mask in ((True, is_settled), (False, pc.invert(is_settled))):
             part = fetches_in(fetches.filter(mask))
             if settled:
-                seen_us.update(zip(part.sessions, part.start_us.tolist(), strict=True))
+                last_us = part.start_us[part.session_bounds[1:] - 1].tolist()
+                seen_us.update(zip(part.sessions, last_us, strict=True))
             else:
-                for name in dict.fromkeys(part.sessions):
+                for name in part.sessions:
                     settle(name)
             # A later step converts unsettled fetches again, and then writes their operations.
             is_needed = settled or bool(np.any(part.local_us < until_us))
@@ -223,7 +225,7 @@ def converted_fetches(batches: Batches, context: Context, until_us: int) -> Batc
     for settled, its_facts in facts.items():
         yield batch_of_facts(its_facts, settled, CONVERTED)
     rows = [*filter(None, states.values()), *count_rows(report.counts)]
-    yield pa.RecordBatch.from_pylist(rows, schema=CONVERTED)
+    yield batch_of_rows(rows, CONVERTED)
 
 
 def converted_shares(

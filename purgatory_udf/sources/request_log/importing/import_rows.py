@@ -365,6 +365,12 @@ def _batch(columns: Mapping[str, Any], count: int, constants: Mapping[str, Any],
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def batch_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of dictionaries, as `pa.RecordBatch.from_pylist` does, which is slow if most columns are null."""
+    given = {name for row in rows for name in row}
+    return _batch({name: [row.get(name) for row in rows] for name in given}, len(rows), {}, schema)
+
+
 def _columns_of(names: Sequence[str], limits: Numbers, tables: Mapping[str, _Table]) -> dict[str, pa.Array]:
     """Return the columns `body`, `limits` and those of tables, in which each request has its own list of topics."""
     count = len(limits)
@@ -422,13 +428,22 @@ def _tables_in(batch: pa.RecordBatch, widths: Mapping[str, int]) -> tuple[list[s
 
 
 def fetches_in(batch: pa.RecordBatch) -> Fetches:
-    """Return the fetches of a REQUESTS batch, which has no other requests."""
+    """Return the fetches of a REQUESTS batch, which has no other requests, and those of each session together."""
     columns: dict[str, Any] = {name: batch.column(name).to_numpy() for name in _FETCH_NUMBERS}
-    brokers, sessions = (batch.column(name).to_pylist() for name in ("broker", "session"))
-    columns["sessions"] = [(broker, session or "") for broker, session in zip(brokers, sessions, strict=True)]
+    session = batch.column("session").dictionary_encode(null_encoding="encode").indices.to_numpy()
+    is_first = np.append(True, (np.diff(session) != 0) | (np.diff(columns["broker"]) != 0))[: len(session)]
+    firsts = np.flatnonzero(is_first)
+    names = batch.column("session").take(pa.array(firsts)).to_pylist()
+    columns["sessions"] = [
+        (broker, name or "") for broker, name in zip(columns["broker"][firsts].tolist(), names, strict=True)
+    ]
     topics, limits, (listed, forgotten, fetched) = _tables_in(batch, _OF_FETCHES)
-    bodies = FetchColumns(topics, limits, *listed, *forgotten, *fetched)
-    return Fetches(client_id=batch.column("client_id"), bodies=bodies, **columns)
+    return Fetches(
+        session_bounds=np.append(firsts, len(session)),
+        client_id=batch.column("client_id"),
+        bodies=FetchColumns(topics, limits, *listed, *forgotten, *fetched),
+        **columns,
+    )
 
 
 def are_columns(batch: pa.RecordBatch) -> pa.Array:

@@ -55,6 +55,7 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     Facts,
     are_columns,
     batch_of_part,
+    batch_of_rows,
     constant,
     count_rows,
     facts_in,
@@ -199,7 +200,7 @@ def session_step(context: Callable[[], Context]) -> Work:
             facts = {}
             add_facts(facts, converter.finish(last))
             yield batch_of_facts(facts, None, PARTS)
-        yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=PARTS)
+        yield batch_of_rows(count_rows(report.counts), PARTS)
 
     return work
 
@@ -226,7 +227,7 @@ def batches_of_overdue(converted: ConvertedColumns, schema: pa.Schema, **constan
     """Yield the times of overdue operations; `constants` as in `batches_of_operations`."""
     rows = [{**_overdue_row(each), **constants} for each in overdue_in_columns(converted)]
     if rows:
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        yield batch_of_rows(rows, schema)
 
 
 def add_facts(facts: FactsOfPartitions, more: FactsOfPartitions) -> None:
@@ -239,7 +240,7 @@ def add_facts(facts: FactsOfPartitions, more: FactsOfPartitions) -> None:
 def batch_of_facts(facts: FactsOfPartitions, settled: bool | None, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of facts, which are serialized; `settled` as in `Facts`."""
     places = {(broker, *key, settled): its_facts for (broker, key), its_facts in facts.items()}
-    return pa.RecordBatch.from_pylist(list(_packed(places)), schema=schema)
+    return batch_of_rows(list(_packed(places)), schema)
 
 
 def share_step(context: Callable[[], Context]) -> Work:
@@ -268,7 +269,7 @@ def timeline_step(context: Callable[[], Context]) -> Work:
             for timeline, of_partition in zip(timelines, facts, strict=True):
                 yield from rows.add(timeline, of_partition)
         yield from rows.rest()
-        yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
+        yield batch_of_rows(count_rows(report.counts), CHANGES)
 
     return work
 
@@ -440,7 +441,7 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
     groups = [group for group in groups if len(group.places)]
     finished = [_of_groups(groups, batch, first)] if groups else []
     if judged:
-        finished.append(pa.RecordBatch.from_pylist(judged, schema=FINISHED))
+        finished.append(batch_of_rows(judged, FINISHED))
     if len(finished) > 1:
         finished = pa.Table.from_batches(finished).sort_by("number").combine_chunks().to_batches()
     yield from finished
@@ -667,11 +668,11 @@ def _parts(converted: Iterable[ConvertedRequest | ConvertedColumns], report: Rep
             held += _bad_row(parts, report)
         if len(operations) + len(held) >= ROWS or waiting >= FACTS:
             yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
-            yield pa.RecordBatch.from_pylist([*held, *_packed(_at_valid_places(facts))], schema=PARTS)
+            yield batch_of_rows([*held, *_packed(_at_valid_places(facts))], PARTS)
             operations, held, facts, waiting = [], [], {}, 0
     held += count_rows(report.counts)
     yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
-    yield pa.RecordBatch.from_pylist([*held, *_packed(_at_valid_places(facts))], schema=PARTS)
+    yield batch_of_rows([*held, *_packed(_at_valid_places(facts))], PARTS)
 
 
 def _at_valid_places(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any, ...], list[Fact]]:
@@ -832,10 +833,10 @@ def batches_of(
         else:
             held.append(row)
         if len(held) + len(operations) >= ROWS or waiting >= FACTS:
-            yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
+            yield batch_of_rows([*held, *_packed(facts)], schema)
             yield batch_of_part(OPERATION, fields, operations, schema)
             held, operations, facts, waiting = [], [], {}, 0
-    yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
+    yield batch_of_rows([*held, *_packed(facts)], schema)
     if operations:
         yield batch_of_part(OPERATION, fields, operations, schema)
 

@@ -40,6 +40,7 @@ from purgatory_udf.sources.request_log.group_conversion import CONSUMER_HEARTBEA
 from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
     RequestRow,
+    batch_of_rows,
     fetch_batch,
     from_json,
     produce_batch,
@@ -219,7 +220,7 @@ class Tally:
             "follower_fetches": [[*limits, number] for limits, number in self.follower_fetches.items()],
         }
         row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(totals)}
-        return pa.RecordBatch.from_pylist([row], schema=READ)
+        return batch_of_rows([row], READ)
 
     @classmethod
     def of(cls, ends: Iterable[tuple[str, str]]) -> Tally:
@@ -469,7 +470,7 @@ class Rows:
         if self._requests:
             yield request_batch(self._requests, constants, READ)
         if self._bad:
-            yield pa.RecordBatch.from_pylist(self._bad, schema=READ)
+            yield batch_of_rows(self._bad, READ)
 
 
 def _batch_of(requests: Sequence[Request], constants: Mapping[str, Any]) -> pa.RecordBatch:

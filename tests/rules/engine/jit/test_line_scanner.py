@@ -24,7 +24,7 @@ from purgatory_udf.rules.engine.jit.line_layout import (
     scan,
 )
 
-SCAN_LINES = line_scanner.load_code()
+SCAN_LINES = line_scanner.load_code()[line_layout.SCAN_LINES]
 TIME = "2026-11-21T02:54:20.123"
 LAYOUT = LineLayout(
     " read:",
