@@ -64,15 +64,15 @@ def session_keys(epochs: Numbers, requested: Numbers, granted: Numbers, connecti
 
 
 class SessionPartitions(NamedTuple):
-    """The partitions of sessions at fetches, each a place among all entries: those before, then those listed in lines.
+    """The partitions of sessions at fetches, as places of entries; entries are explained at `SessionKeys`.
 
     Attributes:
-        places: The entries of all fetches, one fetch after the other, in the order of the broker.
+        places: The entries of each fetch in the broker's order, one fetch after the other.
         bounds: The bounds of each fetch's places.
         complete: Whether all partitions of the fetch are known.
-        left: The entries of all sessions after the fetches.
+        left: The entries of each session after its fetches.
         left_bounds: The same by session.
-        left_complete: Whether they are all.
+        left_complete: Whether no partition of the session is missing.
     """
 
     places: Numbers
@@ -118,12 +118,12 @@ def partitions_of_sessions(
 
 
 class SessionKeys(NamedTuple):
-    """Numbers of topics and partitions, those of a session or fetch one after the other.
+    """Numbers of topics and partitions, for one session or fetch after the other.
 
     Attributes:
-        entries: Keys of all entries: those of the sessions before the fetches, then those listed in lines.
-        earlier_bounds: The bounds of the first ones, by session.
-        listed_bounds: The bounds of the others, by fetch.
+        entries: The key of each entry: partitions of sessions before the fetches, then partitions listed in lines.
+        earlier_bounds: The bounds of the former, by session.
+        listed_bounds: The bounds of the latter, by fetch.
         forgotten: Keys that fetches remove from their sessions.
         forgotten_bounds: The same by fetch.
         with_records: Keys in responses that have records.
@@ -212,7 +212,7 @@ class SessionState:
     Attributes:
         keys: Its partitions by (topic, partition) as in the lines, in the order of the broker.
         entries: Their offset, maximum bytes, leader epoch and log start.
-        complete: Whether they are certainly all, as after the start of a session.
+        complete: Whether certainly no partition is missing, as after the start of a session.
         runs: Attempts to fetch from the same offset, by (name, partition); more may follow.
         read_us: When the log was read for the previous response, from which a follower has all its records.
         follower: The follower's own log.

@@ -19,7 +19,7 @@ UPDATE, REPLACE, CLEAR = range(3)
 
 
 class MapChanges(NamedTuple):
-    """Changes of maps, those of a map one after the other.
+    """Changes of maps, for one map after the other.
 
     The value of a key is a place in `keys`. The attributes named bounds have the first place of each map or change,
     and the place after the last one.
@@ -27,10 +27,10 @@ class MapChanges(NamedTuple):
     Attributes:
         map_bounds: The changes of each map.
         kinds: `UPDATE`, `REPLACE` or `CLEAR`, one per change.
-        keys: Keys, all below the number of keys: those in the maps before the changes, then those that changes set.
-        kept_bounds: The first ones by map. In a map, each key occurs once.
-        set_bounds: The others by change. A key that is not in the map goes to its end.
-        removed: Keys that changes remove; those of `REPLACE` are ignored.
+        keys: Keys that are in maps before the changes, then keys that changes set.
+        kept_bounds: The bounds of the former by map. In a map, each key occurs once.
+        set_bounds: The bounds of the latter by change. A key that is not in the map goes to its end.
+        removed: Keys that changes remove; ignored for `REPLACE`.
         removed_bounds: The same by change.
         moved: Keys that go to the end of the map after a change, if they are in it; only for `UPDATE`.
         moved_bounds: The same by change.
@@ -53,7 +53,7 @@ class ListedValues(NamedTuple):
     Attributes:
         values: The values after each change, before keys are moved.
         bounds: Their bounds by change.
-        left: The values after all changes.
+        left: The values after the last change.
         left_bounds: Their bounds by map.
     """
 
@@ -112,8 +112,8 @@ def list_values(
     """Write the fields of `ListedValues` for those of `MapChanges`. Return the length that `values` should have.
 
     `slots` has room for the keys of a map in order, and `value_of` for the value of each key. `slot_of` is the slot of
-    each key in the map, -1 for other keys: for all of them at the start. A key that is removed or moved leaves its old
-    slot as it was. When the map is listed, keys move up to fill these slots.
+    each key in the map, -1 for a key that is not in it, as every key is at the start. A key that is removed or moved
+    leaves its old slot as it was. When the map is listed, keys move up to fill these slots.
     """
     count = 0
     number_left = 0
