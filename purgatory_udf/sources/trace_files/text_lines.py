@@ -64,7 +64,7 @@ class Chunk:
     long, by its number; only the first bytes of these items are kept.
     """
 
-    items: list[Any]
+    items: Sequence[Any]
     broken: Rejection | None = None
     cut: dict[int, Rejection] = field(default_factory=dict)
 
@@ -108,25 +108,36 @@ BOM = b"\xef\xbb\xbf"
 KEPT = 4096
 
 Read = Callable[[int], bytes]
+# Divides a text of whole lines, which are separated by `\n`.
+Divide = Callable[[bytes], Sequence[bytes]]
 # Errors of Arrow and Python for a compressed file that is truncated or damaged.
 _BROKEN = (OSError, EOFError, lzma.LZMAError)
 
 
-def lines_of(piece: Piece, block_bytes: int = BLOCK) -> Iterator[Chunk]:
+def _divide(text: bytes) -> list[bytes]:
+    return text.split(b"\n")
+
+
+def lines_of(piece: Piece, block_bytes: int = BLOCK, divide: Divide = _divide) -> Iterator[Chunk]:
     r"""Yield the lines of a piece without `\n` or `\r\n`, and without a byte order mark.
 
-    A chunk has the lines of a block of this many bytes.
+    Args:
+        piece: The piece.
+        block_bytes: Size of a block. A chunk has the lines of a block.
+        divide: Divides the text of whole lines, which are separated by `\n`.
     """
     codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
-    chunks = (_compressed if codec and piece.source.size else _plain)(piece, codec or "", block_bytes)
+    buffer = LineBuffer(piece.limits.line_bytes, divide)
+    chunks = (_compressed if codec and piece.source.size else _plain)(piece, codec or "", block_bytes, buffer)
     for place, chunk in enumerate(chunks):
         read_totals.add(0, len(chunk.items))
         if place == 0 and piece.index == 0 and chunk.items:
-            chunk.items[0] = chunk.items[0].removeprefix(BOM)
+            first = chunk.items[0].removeprefix(BOM)
+            chunk.items = chunk.items if len(first) == len(chunk.items[0]) else [first, *chunk.items[1:]]
         yield chunk
 
 
-def _plain(piece: Piece, _: str, block_bytes: int) -> Iterator[Chunk]:
+def _plain(piece: Piece, _: str, block_bytes: int, buffer: LineBuffer) -> Iterator[Chunk]:
     """Yield the lines that start in the piece; the last one may end in a later piece."""
     with _opened(piece) as file:
         at = piece.start
@@ -138,7 +149,7 @@ def _plain(piece: Piece, _: str, block_bytes: int) -> Iterator[Chunk]:
                 return
             at += skipped - 1
             file.seek(at)
-        yield from _until(file.read, piece.end - at, LineBuffer(piece.limits.line_bytes), block_bytes)
+        yield from _until(file.read, piece.end - at, buffer, block_bytes)
 
 
 def _skip_line(read: Read) -> int | None:
@@ -178,9 +189,8 @@ def _until(read: Read, length: int, buffer: LineBuffer, block_bytes: int) -> Ite
         buffer.add(block)
 
 
-def _compressed(piece: Piece, codec: str, block_bytes: int) -> Iterator[Chunk]:
+def _compressed(piece: Piece, codec: str, block_bytes: int, buffer: LineBuffer) -> Iterator[Chunk]:
     """Yield the lines of a compressed file; if it is damaged, the last one is incomplete and has the reason."""
-    buffer = LineBuffer(piece.limits.line_bytes)
     unpacked = DecompressedFile(piece, codec, block_bytes)
     while block := unpacked.read():
         read_totals.add(len(block), 0)
@@ -196,22 +206,23 @@ def _compressed(piece: Piece, codec: str, block_bytes: int) -> Iterator[Chunk]:
 class LineBuffer:
     """Buffer that takes blocks and returns whole lines.
 
-    A line longer than `most` bytes is cut; the buffer never holds more of it.
+    A line longer than `most` bytes is cut; the buffer never holds more of it. `divide` as in `lines_of`.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, divide: Divide) -> None:
         self._most = most
+        self._divide = divide
         self._parts: list[bytes] = []
         self._too_long = False
         self._cut: set[int] = set()
         self.size = 0
 
-    def chunk(self, lines: list[bytes]) -> Chunk:
+    def chunk(self, lines: Sequence[bytes]) -> Chunk:
         """Return the lines of the last `add` or `rest` as a chunk, in which cut lines are rejected as too long."""
         reason = f"too long: more than {self._most:,} bytes (max_line_bytes)"
         return Chunk(lines, cut={number: Rejection("too long", reason) for number in sorted(self._cut)})
 
-    def add(self, block: bytes) -> list[bytes]:
+    def add(self, block: bytes) -> Sequence[bytes]:
         end = block.rfind(b"\n")
         if end < 0:
             # A list of blocks: a line of 1 GB must not be copied with each block.
@@ -221,17 +232,18 @@ class LineBuffer:
         self._keep(block[end + 1 :])
         return lines
 
-    def rest(self) -> list[bytes]:
+    def rest(self) -> Sequence[bytes]:
         """Return the last line if it has no line end."""
         return self._lines(b"") if self.size else []
 
-    def _lines(self, head: bytes | memoryview) -> list[bytes]:
+    def _lines(self, head: bytes | memoryview) -> Sequence[bytes]:
         """Return the lines of the buffer and of `head`, after which is a line end."""
         if self._too_long:
+            lines: Sequence[bytes]
             _, newline, others = bytes(head).partition(b"\n")
-            lines = [b"".join(self._parts), *(_split(others) if newline else [])]
+            lines = [b"".join(self._parts), *(self._divided(others) if newline else [])]
         else:
-            lines = _split(b"".join([*self._parts, head]))
+            lines = self._divided(b"".join([*self._parts, head]))
         cut = {0} if self._too_long else set()
         if self.size + len(head) > self._most:
             cut |= {number for number, line in enumerate(lines) if len(line) > self._most}
@@ -246,11 +258,10 @@ class LineBuffer:
             if self.size > self._most:
                 self._parts, self._too_long = [b"".join(self._parts)[:KEPT]], True
 
-
-def _split(text: bytes) -> list[bytes]:
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")
-    return text.split(b"\n")
+    def _divided(self, text: bytes) -> Sequence[bytes]:
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        return self._divide(text)
 
 
 class DecompressedFile:

@@ -18,6 +18,7 @@ import pytest
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.installation import code_folders
 from purgatory_udf.rules.engine.jit import line_layout
+from purgatory_udf.rules.engine.jit.line_layout import Lines
 from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_produces
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -33,7 +34,7 @@ LOGS = {
 }
 
 
-Scan = Callable[[Sequence[bytes], tzinfo], compiled_parser.ScannedFetches | compiled_parser.ScannedProduces]
+Scan = Callable[[Lines, tzinfo], compiled_parser.ScannedFetches | compiled_parser.ScannedProduces]
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def not_loaded() -> Iterator[None]:
 def _scanned(lines: Sequence[bytes], scan: Scan = compiled_parser.scan_fetches) -> list[int]:
     """Return the places of the lines that the scanner reads."""
     compiled_parser.load()
-    requests, _ = scan(lines, UTC).with_bodies()
+    requests, _ = scan(Lines.of(lines), UTC).with_bodies()
     return [int(number) for number in requests.numbers]
 
 

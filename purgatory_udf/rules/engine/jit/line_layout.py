@@ -16,10 +16,10 @@ import ctypes
 import hashlib
 import pkgutil
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -245,13 +245,69 @@ class Scan:
         return Scan(self.numbers[chosen], self.scalars[chosen], items, bounds, self.strings)
 
 
+class Lines(Sequence[bytes]):
+    """Lines of a text, each of which is cut out only when it is needed.
+
+    Attributes:
+        text: The text, in which there may be line ends and further lines.
+        begins: The place of the first byte of each line.
+        ends: The place after the last byte of each line.
+    """
+
+    __slots__ = ("begins", "ends", "text")
+
+    def __init__(self, text: bytes | memoryview, begins: Numbers, ends: Numbers) -> None:
+        self.text, self.begins, self.ends = text, begins, ends
+
+    @classmethod
+    def of(cls, lines: Sequence[bytes]) -> Lines:
+        """Return lines in this form."""
+        if isinstance(lines, Lines):
+            return lines
+        ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
+        return cls(b"".join(lines), np.append(0, ends)[:-1], ends)
+
+    @classmethod
+    def of_text(cls, text: bytes) -> Lines:
+        r"""Return the lines of a text, which are separated by `\n`."""
+        ends = []
+        end = text.find(b"\n")
+        while end >= 0:
+            ends.append(end)
+            end = text.find(b"\n", end + 1)
+        numbers = np.array([-1, *ends, len(text)], np.int64)
+        return cls(text, numbers[:-1] + 1, numbers[1:])
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Lines: ...
+
+    def __getitem__(self, number: int | slice) -> bytes | Lines:
+        if isinstance(number, slice):
+            return Lines(self.text, self.begins[number], self.ends[number])
+        return bytes(self.text[self.begins[number] : self.ends[number]])
+
+    def __iter__(self) -> Iterator[bytes]:
+        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+            yield bytes(self.text[begin:end])
+
+    def at(self, numbers: Numbers) -> Lines:
+        """Return the lines with these numbers."""
+        return Lines(self.text, self.begins[numbers], self.ends[numbers])
+
+
 # Lines with more strings or items are not read. Half of the slots stay free.
 _MOST_STRINGS = 1 << 13
 # No item of Kafka's is shorter.
 _ITEM_BYTES = 32
 
 
-def scan(lines: Sequence[bytes], layout: LineLayout, item_columns: int, scan_lines: ScanLines) -> Scan:
+def scan(lines: Lines, layout: LineLayout, item_columns: int, scan_lines: ScanLines) -> Scan:
     """Read the lines that have the layout.
 
     Args:
@@ -261,21 +317,19 @@ def scan(lines: Sequence[bytes], layout: LineLayout, item_columns: int, scan_lin
         scan_lines: The function of this name in `line_scanner`, compiled or not.
     """
     program, tokens, token_bounds, defaults, marker = layout.program
-    text = b"".join(lines)
-    ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))
     scalars = np.empty((len(lines), len(defaults)), np.int64)
-    items = np.empty((len(text) // _ITEM_BYTES, item_columns + 1), np.int64)
+    items = np.empty((int(np.sum(lines.ends - lines.begins)) // _ITEM_BYTES, item_columns + 1), np.int64)
     bounds = np.zeros(len(lines) + 1, np.int64)
     places = np.zeros((_MOST_STRINGS, 2), np.int64)
     slots = np.zeros(2 * _MOST_STRINGS, np.int64)
     of_layout = program, tokens, token_bounds, defaults, marker
-    count = scan_lines(_bytes(text), ends, *of_layout, scalars, items, bounds, slots, places)
-    strings = ["", *(text[begin:end].decode("ascii") for begin, end in places[1 : count + 1].tolist())]
+    count = scan_lines(_bytes(lines.text), lines.begins, lines.ends, *of_layout, scalars, items, bounds, slots, places)
+    strings = ["", *(bytes(lines.text[begin:end]).decode("ascii") for begin, end in places[1 : count + 1].tolist())]
     found = Scan(np.arange(len(lines)), scalars, items[: bounds[-1]], bounds, strings)
     return found.where(scalars[:, READ] == 1)
 
 
-def _bytes(text: bytes) -> npt.NDArray[np.uint8]:
+def _bytes(text: bytes | memoryview) -> npt.NDArray[np.uint8]:
     return np.frombuffer(text, np.uint8)
 
 

@@ -198,6 +198,7 @@ def _is_null(data: Any, at: int, end: int) -> bool:
 
 def scan_lines(
     data: Any,
+    begins: Any,
     ends: Any,
     program: Any,
     tokens: Any,
@@ -213,8 +214,9 @@ def scan_lines(
     """Read lines into `scalars` and `items`, and return the number of strings.
 
     Args:
-        data: The lines without separators.
-        ends: The place after each line.
+        data: A text.
+        begins: The place of the first byte of each line in it.
+        ends: The place after the last byte of each line.
         program: The instructions of the layout.
         tokens: Its tokens.
         token_bounds: The start of each token, and the length of all tokens.
@@ -227,9 +229,8 @@ def scan_lines(
         places: Start of each string and the place after it, all 0.
     """
     count = int64(0)
-    begin = int64(0)
     for line in range(len(ends)):
-        end = ends[line]
+        begin, end = begins[line], ends[line]
         row = scalars[line]
         row[READ] = 0
         at = _after_time(data, begin, end, row)
@@ -293,7 +294,6 @@ def scan_lines(
         if row[READ] == 0:
             count = first
         bounds[line + 1] = count
-        begin = end
     return int64(places[0, 1])
 
 
@@ -304,7 +304,7 @@ def load_code() -> Mapping[str, Callable[..., int]]:
     of_layout = table, text, row, row, text
     return in_object_file(
         {
-            SCAN_LINES: (scan_lines, (text, row, *of_layout, table, table, row, row, table)),
+            SCAN_LINES: (scan_lines, (text, row, row, *of_layout, table, table, row, row, table)),
             LIST_VALUES: (list_values, (row,) * len(signature(list_values).parameters)),
         }
     )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
+from purgatory_udf.rules.engine.jit.line_layout import Lines
 from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log import kafka_protocol as errors
 from purgatory_udf.sources.request_log.cluster_context import NO_REMOTE_WAITS, RemoteWaits
@@ -299,7 +300,7 @@ def _small_batches_of(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     tally = Tally()
     by_path = broker_of(piece.source.name)
     first = 1
-    for chunk in lines_of(piece, _BLOCK_BYTES):
+    for chunk in lines_of(piece, _BLOCK_BYTES, Lines.of_text):
         rows, lines = Rows(tally, piece.index), np.arange(first, first + len(chunk.items))
         first += len(lines)
         rejected = {**chunk.cut, **({len(lines) - 1: chunk.broken} if chunk.broken else {})}
@@ -340,7 +341,7 @@ def read_messages(
             rows = Rows(tally)
             tally.counts["lines"] += batch.num_rows
             files, lines = (batch.column(name).to_numpy() for name in ("partition", "offset"))
-            texts = batch.column("value").cast(pa.binary()).to_pylist()
+            texts = _lines_in(batch.column("value").cast(pa.binary()))
             is_read = rows.add_lines(texts, files, lines, zone, None, since_us)
             for number in np.flatnonzero(~is_read).tolist():
                 place, text = Place(int(files[number]), int(lines[number])), texts[number]
@@ -351,6 +352,13 @@ def read_messages(
     return work
 
 
+def _lines_in(values: pa.BinaryArray) -> Lines:
+    """Return the values of a column, none of which is null."""
+    _, offsets, text = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
+    return Lines(memoryview(text or b""), bounds[:-1], bounds[1:])
+
+
 # Messages that are decoded at once; the fetches of 1,000 lines take about 2 MB.
 _LINES = 3_000
 
@@ -359,7 +367,7 @@ def _in_small_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, _LINES) for start in range(0, batch.num_rows, _LINES))
 
 
-_Lines = FetchLines | ProduceLines | compiled_parser.ScannedFetches | compiled_parser.ScannedProduces
+_Requests = FetchLines | ProduceLines | compiled_parser.ScannedFetches | compiled_parser.ScannedProduces
 
 
 class Rows:
@@ -403,17 +411,18 @@ class Rows:
             since_us: If given, requests that a broker handled before this time are left out.
         """
         is_read = np.zeros(len(lines), bool)
+        lines = Lines.of(lines)
         compiled = (compiled_parser.scan_fetches, compiled_parser.scan_produces) if compiled_parser.is_loaded() else ()
-        parsers: list[Callable[[Sequence[bytes], tzinfo], _Lines]] = [*compiled, parse_fetches, parse_produces]
+        parsers: list[Callable[[Lines, tzinfo], _Requests]] = [*compiled, parse_fetches, parse_produces]
         for parse in parsers:
             places = np.flatnonzero(~is_read)
-            found = parse([lines[place] for place in places.tolist()], zone)
+            found = parse(lines.at(places), zone)
             is_read[self._add_columns(found, places, files, numbers, by_path, since_us)] = True
         return is_read
 
     def _add_columns(
         self,
-        found: _Lines,
+        found: _Requests,
         places: npt.NDArray[Any],
         files: npt.NDArray[Any],
         numbers: npt.NDArray[Any],

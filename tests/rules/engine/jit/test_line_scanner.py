@@ -17,6 +17,7 @@ from purgatory_udf.rules.engine.jit.line_layout import (
     Each,
     Item,
     LineLayout,
+    Lines,
     Milliseconds,
     Number,
     Optional,
@@ -62,7 +63,7 @@ def _line(text: str, time: str = TIME) -> bytes:
 
 def _read(*lines: bytes) -> list[dict[str, Any]]:
     """Return scalars and items of the lines, with strings for the numbers of strings."""
-    found = scan(lines, LAYOUT, 3, SCAN_LINES)
+    found = scan(Lines.of(lines), LAYOUT, 3, SCAN_LINES)
     read = []
     for place, row in enumerate(found.scalars.tolist()):
         line = {name: row[LAYOUT.place(name)] for name in ("a", "b", "ms", "name", "other")}
@@ -74,7 +75,7 @@ def _read(*lines: bytes) -> list[dict[str, Any]]:
 
 
 def _is_read(text: str, time: str = TIME) -> bool:
-    return len(scan([_line(text, time)], LAYOUT, 3, SCAN_LINES).numbers) == 1
+    return len(scan(Lines.of([_line(text, time)]), LAYOUT, 3, SCAN_LINES).numbers) == 1
 
 
 def test_lines_become_scalars_and_items() -> None:
@@ -171,14 +172,14 @@ def test_lists(text: str, is_read: bool) -> None:
     ],
 )
 def test_times(time: str, read: list[int] | None) -> None:
-    scalars = scan([_line(f'{{"a":1,"ms":1,"name":"n"{END}', time)], LAYOUT, 3, SCAN_LINES).scalars
+    scalars = scan(Lines.of([_line(f'{{"a":1,"ms":1,"name":"n"{END}', time)]), LAYOUT, 3, SCAN_LINES).scalars
     assert scalars[:, [SECOND, FRACTION, DIGITS]].tolist() == ([read] if read else [])
 
 
 def test_text_before_marker_is_ascii() -> None:
     text = f'read:{{"a":1,"ms":1,"name":"n"{END}'
     lines = [f"{TIME} [x] {text}", f"{TIME} [é] {text}", f"{TIME} [x]{text}"]
-    found = scan([line.encode() for line in lines], LAYOUT, 3, SCAN_LINES)
+    found = scan(Lines.of([line.encode() for line in lines]), LAYOUT, 3, SCAN_LINES)
     assert (found.numbers.tolist(), [found.strings[found.scalars[0, line_layout.AROUND]]]) == ([0], [" [x]"])
 
 
@@ -212,7 +213,7 @@ def test_line_with_too_many_items_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 
 def test_unknown_element_is_refused() -> None:
     with pytest.raises(TypeError, match="unknown element of a layout: 5"):
-        scan([b"x"], LineLayout("", {}, (5,)), 1, SCAN_LINES)
+        scan(Lines.of([b"x"]), LineLayout("", {}, (5,)), 1, SCAN_LINES)
 
 
 @given(st.data())
@@ -229,5 +230,23 @@ def test_damaged_line_leaves_others_intact(data: st.DataObject) -> None:
 
 
 def test_no_lines() -> None:
-    found = scan([], LAYOUT, 3, SCAN_LINES)
+    found = scan(Lines.of([]), LAYOUT, 3, SCAN_LINES)
     assert (len(found.numbers), found.bounds.tolist(), np.shape(found.scalars)[0]) == (0, [0], 0)
+
+
+@pytest.mark.parametrize("text", [b"", b"a", b"\n", b"a\n\nbc\n", b"a\r\nb"])
+def test_lines_of_text_are_cut_when_needed(text: bytes) -> None:
+    lines, expected = Lines.of_text(text), text.split(b"\n")
+    assert [lines[number] for number in range(len(lines))] == [*lines] == [*lines[:]] == expected
+    assert [*lines.at(np.array([len(lines) - 1, 0]))] == [expected[-1], expected[0]]
+    assert [*Lines.of(lines)] == [*Lines.of(expected)] == expected
+
+
+def test_lines_may_be_part_of_text() -> None:
+    lines = [_line('{"a":1,"ms":1,"name":"n"' + END), b"x", _line('{"a":2,"ms":1,"name":"m"' + END)]
+    for part in (Lines.of(lines), Lines.of_text(b"\n".join(lines)), Lines.of([b"y", *lines, b"z"])[1:-1]):
+        found = scan(part, LAYOUT, 3, SCAN_LINES)
+        assert found.numbers.tolist() == [0, 2]
+        assert found.scalars[:, LAYOUT.place("a")].tolist() == [1, 2]
+        names = found.scalars[:, LAYOUT.place("name")].tolist()
+        assert [found.strings[number] for number in names] == ["n", "m"]
