@@ -263,6 +263,8 @@ EVIDENCE = pa.schema([("name", pa.string()), ("group", pa.string()), *_TIMES, *_
 
 def evidence_in(requests: Dataset) -> Dataset:
     """Return the evidence of settings, rows of EVIDENCE, in the requests of a whole log, rows of REQUESTS."""
+    columns = [name for name in ("piece", *RequestRow._fields) if name in requests.schema.names]
+    requests = requests.select(*columns)
     heartbeats = requests.where_in("api", [CONSUMER_HEARTBEAT])
     waited = requests.where_in("api", [LIST_OFFSETS, OFFSET_COMMIT]).where_below("remote_us", SHORT_US, below=False)
     order = [name for name in ("start_us", "file", "piece", "line") if name in requests.schema.names]

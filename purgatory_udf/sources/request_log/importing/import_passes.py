@@ -185,7 +185,7 @@ def rejected_requests(
     """
     # Lines of a followed topic are not cut into pieces.
     place = ["file", *(["piece"] if lines_before else []), "line", "reason", "raw"]
-    lines = read.where_in("row", [log_reader.BAD]).select(*place)
+    lines = read.select("row", *place).where_in("row", [log_reader.BAD]).select(*place)
     bodies = parts.where_in("part", [import_rows.BAD]).select("file", "line", "kind", "event")
     refused = events.select("file", "at_line", "reason", "raw", "rule").where_null("rule", null=False)
 
@@ -263,7 +263,7 @@ def counts(*datasets: Dataset) -> Counter[str]:
     """Return the sums of the counts in the rows of these datasets, by cause."""
     total: Counter[str] = Counter()
     for dataset in datasets:
-        rows = dataset.where_in("part", [import_rows.COUNT]).select("kind", "numbers").collect()
+        rows = dataset.select("part", "kind", "numbers").where_in("part", [import_rows.COUNT]).collect()
         for kind, numbers in zip(rows.column("kind").to_pylist(), rows.column("numbers").to_pylist(), strict=True):
             total[kind] += numbers[0]
     return total
@@ -271,7 +271,8 @@ def counts(*datasets: Dataset) -> Counter[str]:
 
 def overdue_operations(passed: PassResults) -> list[OverdueOperation]:
     """Return the operations that were answered after their deadline, without fetches that waited for remote storage."""
-    late = passed.parts.where_in("part", [import_rows.OVERDUE]).select("broker", "file", "line", "numbers")
+    columns = ("broker", "file", "line", "numbers")
+    late = passed.parts.select("part", *columns).where_in("part", [import_rows.OVERDUE]).select(*columns)
     if passed.reads is not None:
         late = late.sql(
             """
@@ -341,11 +342,10 @@ def _parts(requests: Dataset, steps: Steps, previous: PreviousStep | None) -> Da
 
 
 def _timelines(parts: Dataset, steps: Steps, previous: PreviousStep | None) -> Dataset:
-    facts = parts.where_in("part", [import_rows.FACT])
-    columns = [*PARTITION, "part", "packed"]
+    columns = [*PARTITION, "part", "packed", *(["event", "settled"] if previous is not None else [])]
+    facts = parts.select(*columns).where_in("part", [import_rows.FACT])
     if previous is not None:
         facts = previous.facts.union(facts)
-        columns += ["event", "settled"]
     return facts.select(*columns).map_groups(PARTITION, (), steps.timelines, steps.timeline_schema)
 
 

@@ -279,7 +279,11 @@ def _stored(
 def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptions) -> Dataset:
     zone = zone_of(options.zone)
     each = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
-    tasks = in_tasks(byte_pieces(files, each, options.limits), each)
+    # The last task is started first: smaller ones at the end leave processes waiting for a shorter time.
+    tasks = sorted(
+        in_tasks(byte_pieces(files, each, options.limits), each),
+        key=lambda pieces: sum(piece.end - piece.start for piece in pieces),
+    )
     compiled = compiled_parser.is_worthwhile(sum(file.expected_bytes for file in files))
     if compiled and isinstance(backend, LocalBackend):
         # Forked processes then have the code.
@@ -327,8 +331,7 @@ class Overview:
 
 def overview_of(read: Dataset) -> Overview:
     """Collect the totals of the pieces, and the requests with metadata of the cluster, from READ rows."""
-    columns = ("file", "piece", "line", "counts", "body")
-    ends = read.where_in("row", [log_reader.END]).select(*columns).collect()
+    ends = read.select("row", "file", "piece", "line", "counts", "body").where_in("row", [log_reader.END]).collect()
     rows = ends.sort_by([("file", "ascending"), ("piece", "ascending")]).to_pylist()
     tally = log_reader.Tally.of((row["counts"], row["body"]) for row in rows)
     lines_before: dict[tuple[int, int], int] = {}
@@ -337,8 +340,9 @@ def overview_of(read: Dataset) -> Overview:
         lines = lines if row["file"] == file else 0
         lines_before[row["file"], row["piece"]] = lines
         file, lines = row["file"], lines + row["line"]
-    wanted = read.where_in("row", [log_reader.REQUEST]).where_in("api", CLUSTER_APIS)
-    batches = wanted.select("piece", *import_rows.REQUESTS.names).collect().to_batches()
+    columns = ("row", "piece", *import_rows.RequestRow._fields)
+    wanted = read.select(*columns).where_in("row", [log_reader.REQUEST]).where_in("api", CLUSTER_APIS)
+    batches = wanted.collect().to_batches()
     requests = list(import_rows.request_rows_in(with_lines(batch, lines_before) for batch in batches))
     requests.sort(key=lambda row: (row.start_us, row.file, row.line))
     return Overview(lines_before, tally, list(map(import_rows.request_of, requests)))
@@ -407,7 +411,7 @@ def _report(counted: Mapping[str, int], passed: PassResults, context: Context) -
     report = Report(dict(counted))
     for cause, number in counts(passed.parts, passed.timelines).items():
         report.count(cause, number)
-    facts = passed.parts.where_in("part", [import_rows.FACT]).select("topic")
+    facts = passed.parts.select("part", "topic").where_in("part", [import_rows.FACT]).select("topic")
     topics = facts.map_columns(_distinct, facts.schema).collect().column("topic").unique().to_pylist()
     report.count("unnamed_topic", len(unnamed_topics(topics, context)))
     count_tiered(context, report)
