@@ -26,7 +26,7 @@ from purgatory_udf.rules.engine.jit.compiled_functions import (
     load_uint8,
     prefetch,
 )
-from purgatory_udf.rules.engine.jit.records import CACHE_LINE, Records, attribute_view, record
+from purgatory_udf.rules.engine.jit.records import CACHE_LINE, Records, attribute_view, empty_records, record
 
 # `values`: address of the values, 0 if all rows are null; of lists and strings, of their offsets. `bits`: address of
 # the validity bitmap, 0 if no row is null. `offset`: first row of a slice. `base`: of a slice of lists, the offset of
@@ -74,7 +74,7 @@ def read_batch(batch: pa.RecordBatch, places: Records) -> Records:
 
     The C data interface passes all addresses at once. Separate arrays of pyarrow take three times as long.
     """
-    columns = np.empty(len(places), COLUMN)
+    columns = empty_records(len(places), COLUMN)
     exported = (ctypes.c_int64 * int(_WORDS))()
     address = ctypes.addressof(exported)
     batch._export_to_c(address)

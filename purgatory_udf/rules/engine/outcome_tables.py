@@ -5,7 +5,6 @@ Compiled code first flattens ended operations and their parts to plain columns; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -323,32 +322,42 @@ _PARTITION_BYTES = 12
 
 
 class _Strings:
-    """Strings by number, and columns of them. Arrow's own `take` needs several times as long."""
+    """Strings by number, and columns of them. Arrow's own `take` needs several times as long.
 
-    def __init__(self, strings: pa.StringArray) -> None:
-        self._has_null = strings.null_count > 0
-        self._known = np.array(strings.is_valid() if self._has_null else [], bool)
+    Args:
+        starts: The first byte of each string in `text`, and the end of the last.
+        text: The bytes of the strings, followed by at least `COPIED_BYTES` bytes of any value.
+        known: Whether each string is not null; empty if no string is null.
+    """
+
+    def __init__(self, starts: Records, text: Any, known: Records) -> None:
+        self._starts, self._text, self._known, self._has_null = starts, text, known, len(known) > 0
+        self._lengths = starts[1:] - starts[:-1]
+        self._longest = int(self._lengths.max(initial=0))
+        self._addresses = pa.py_buffer(starts).address, pa.py_buffer(text).address
+
+    @classmethod
+    def from_array(cls, strings: pa.StringArray) -> _Strings:
+        """Return the strings of an array, by row."""
         _, offsets, text = strings.buffers()
-        self._starts = (
+        starts = (
             np.frombuffer(offsets, np.int32, len(strings) + 1, 4 * strings.offset)
             if len(strings)
             else np.zeros(1, np.int32)
         )
-        self._lengths = np.diff(self._starts)
-        self._longest = int(self._lengths.max(initial=0))
-        self._text = b"".join([text or b"", bytes(COPIED_BYTES)])
-        self._addresses = pa.py_buffer(self._starts).address, pa.py_buffer(self._text).address
+        known = np.array(strings.is_valid() if strings.null_count else [], bool)
+        return cls(starts, b"".join([text or b"", bytes(COPIED_BYTES)]), known)
 
     def readable_names(self, partitions: Records) -> _Strings:
         """Return the readable names of keys with these strings as topics, and a null as the last string."""
+        # The text of the topics has `COPIED_BYTES` further bytes.
         count, longest = len(partitions), len(self._text) + _PARTITION_BYTES * len(partitions)
         if longest > INT32_MAX:
             raise OverflowError(f"the names of {count} keys have more bytes than an Arrow array can have")
-        offsets, target = np.empty(count + 2, np.int32), np.empty(longest, np.uint8)
-        text = pa.py_buffer(target)
-        offsets[-1] = write_readable_names(*self._addresses, partitions, offsets, target, text.address)
-        known = _bitmap(np.arange(count + 1) < count)
-        return _Strings(pa.StringArray.from_buffers(count + 1, pa.py_buffer(offsets), text, known))
+        offsets, target, known = np.empty(count + 2, np.int32), np.empty(longest, np.uint8), np.ones(count + 1, bool)
+        offsets[-1] = write_readable_names(*self._addresses, partitions, offsets, target, pa.py_buffer(target).address)
+        known[-1] = False
+        return _Strings(offsets, target, known)
 
     def column(self, numbers: Records) -> pa.Array:
         """Return the strings with these numbers."""
@@ -387,7 +396,7 @@ def _repeat(text: str, count: int) -> pa.Array:
 
 def _by_number(names: dict[int, str], absent: str | None = "") -> _Strings:
     """Return the name of each number, from 0 to the greatest."""
-    return _Strings(pa.array([names.get(number, absent) for number in range(max(names) + 1)], pa.string()))
+    return _Strings.from_array(pa.array([names.get(number, absent) for number in range(max(names) + 1)], pa.string()))
 
 
 _RULES = _by_number({int(rule): rule.name.lower() for rule in Rule})
@@ -395,7 +404,7 @@ _RULES = _by_number({int(rule): rule.name.lower() for rule in Rule})
 _ERRORS = _by_number({int(error): error.name for error in Error if error is not Error.UNANSWERED}, None)
 _KINDS = _by_number({int(code): kind for code, kind in KINDS.items()})
 _STATUS = _by_number({int(status): status.name.lower() for status in WatchStatus})
-_FETCHERS = _Strings(
+_FETCHERS = _Strings.from_array(
     pa.array([None if one is FetcherType.NONE else one.name.lower() for one in FetcherType], pa.string())
 )
 
@@ -408,9 +417,12 @@ def _timestamps(us: Records) -> pa.Array:
     return pa.Array.from_buffers(TIMESTAMP, len(us), [None, pa.py_buffer(us)])
 
 
-# The schemas of outcomes, with their columns' names and an empty table: creating one takes as long as filling thousands
-# of rows.
-_OUTCOMES = [(schema, schema.names, schema.empty_table()) for schema in (COMPLETIONS, EXPIRATIONS, CANCELLATIONS)]
+# The columns of all tables of outcomes, and of each table its columns among these, and the table without rows: creating
+# one takes as long as filling thousands of rows.
+_SCHEMAS = (COMPLETIONS, EXPIRATIONS, CANCELLATIONS)
+_ALL_COLUMNS = pa.schema({field.name: field for schema in _SCHEMAS for field in schema}.values())
+_ALL_NAMES = _ALL_COLUMNS.names
+_OUTCOMES = [([*map(_ALL_COLUMNS.get_field_index, schema.names)], schema.empty_table()) for schema in _SCHEMAS]
 
 
 def _ids(ids: pa.Array, rows: Records) -> pa.Array:
@@ -429,7 +441,7 @@ class _KeyColumns:
 
     def __init__(self, keys: KeyNames) -> None:
         columns = keys.columns
-        self.topic, self._partitions = _Strings(columns.topics), columns.partitions
+        self.topic, self._partitions = _Strings.from_array(columns.topics), columns.partitions
         self.readable = self.topic.readable_names(columns.partitions)
 
     def partition(self, keys: Records) -> pa.Array:
@@ -437,11 +449,6 @@ class _KeyColumns:
         partitions = np.empty(len(keys), np.int32)
         take_numbers(self._partitions, keys, partitions)
         return pa.array(partitions)
-
-
-def _table(columns: Sequence[pa.Array], schema: pa.Schema, begin: int, end: int) -> pa.Table:
-    """Return some rows of columns as a table. Slicing a batch takes less time than slicing a table."""
-    return pa.Table.from_batches([pa.RecordBatch.from_arrays(columns, schema=schema).slice(begin, end - begin)])
 
 
 class OutcomeColumns:
@@ -509,10 +516,12 @@ class OutcomeColumns:
     def outcomes(self) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Return the tables of completions, expirations and cancellations."""
         columns = self._columns()
+        # Slicing a batch takes less time than slicing a table.
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in _ALL_NAMES], schema=_ALL_COLUMNS)
         bounds = (0, self._completed, self._cancelled, len(self._watched))
         completions, expirations, cancellations = (
-            _table([columns[name] for name in names], schema, begin, end) if begin < end else empty
-            for (schema, names, empty), (begin, end) in zip(_OUTCOMES, pairwise(bounds), strict=True)
+            pa.Table.from_batches([batch.select(selected).slice(begin, end - begin)]) if begin < end else empty
+            for (selected, empty), (begin, end) in zip(_OUTCOMES, pairwise(bounds), strict=True)
         )
         return completions, expirations, cancellations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.rules.engine.event_records import ARENA, BLOCK, TABLES, TOPICS, WORDS, parse_events
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, load_uint8
-from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena, move_rows
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, empty_records, make_arena, move_rows
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
 from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, Error
 from purgatory_udf.rules.engine.loop.engine_call import Capacity, KeyColumns, KeyNames
@@ -64,6 +65,9 @@ _COUNTERS = {
     "key_names": "keys",
     "purgatory_keys": "purgatory_key_count",
 }
+
+
+_SCALARS = (ARENA.names or ())[2 * len(TABLES) :]
 
 
 class PieceOffsets(NamedTuple):
@@ -129,7 +133,7 @@ def parse_in_parallel(columns: Records, starts: Sequence[PieceOffsets], **settin
         settings: Values of the scalars in the parser's arena (`event_records.ARENA`).
     """
     sizes = starts[-1].rows_by_table
-    tables = {name: np.empty(sizes[name], TABLES[name]) for name in _COUNTERS}
+    tables = {name: empty_records(sizes[name], TABLES[name]) for name in _COUNTERS}
     pieces = [_Piece(columns, tables, begin, end, settings) for begin, end in pairwise(starts)]
     waits = [run_in_thread(piece.parse) for piece in pieces[1:]]
     pieces[0].parse()
@@ -156,7 +160,7 @@ class _Piece:
         slots = 1 << (2 * len(self._tables["key_names"])).bit_length()
         self._tables |= {"columns": columns, "words": WORDS.records}
         self._tables |= {
-            name: np.empty(count, TABLES[name])
+            name: empty_records(count, TABLES[name])
             for name, count in (("slots", slots), ("block_rows", BLOCK), ("topics", TOPICS))
         }
         self._arena = make_arena(self._tables, TABLES, ARENA, **settings)
@@ -164,11 +168,13 @@ class _Piece:
     def parse(self) -> None:
         parse_events(self._arena, *self._rows)
 
-    def count(self, scalar: str) -> int:
-        return int(self._arena[scalar][0])
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """The scalars of the arena after parsing."""
+        return dict(zip(_SCALARS, self._arena.view(np.int64).tolist()[-len(_SCALARS) :], strict=True))
 
     def rows(self, name: str) -> Records:
-        return self._tables[name][: self.count(_COUNTERS[name])]
+        return self._tables[name][: self.counts[_COUNTERS[name]]]
 
 
 class _MergedPieces:
@@ -191,11 +197,11 @@ class _MergedPieces:
         self._purgatory_keys |= dict.fromkeys(piece.rows("purgatory_keys").tolist())
         if len(self._named) > 1:
             self._move_rows(piece, keys)
-        self._counts.update({name: len(piece.rows(name)) for name in _COUNTERS})
-        self._parts += piece.count("parts")
-        self._nodes += piece.count("nodes")
-        self._read_ends += piece.count("read_ends")
-        self._unordered |= piece.count("unordered") != 0
+        self._counts.update({name: piece.counts[counter] for name, counter in _COUNTERS.items()})
+        self._parts += piece.counts["parts"]
+        self._nodes += piece.counts["nodes"]
+        self._read_ends += piece.counts["read_ends"]
+        self._unordered |= piece.counts["unordered"] != 0
 
     def _number_keys(self, names: KeyNames) -> Records:
         """Return the numbers of a piece's keys. No two keys of a piece have the same name."""

@@ -6,6 +6,7 @@ defines the settings; the reference applies them to one request at a time (`rule
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,9 @@ from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 
 Array = npt.NDArray[Any]
 
+# The last configuration that changes no column: all batches of a stream have the same one.
+_without_effect: list[Config] = []
+
 
 def effective_settings(columns: Mapping[str, pa.Array], config: Config) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Return the columns `timeout_ms`, `max_wait_ms` and `min_bytes` with the what-if settings applied.
@@ -35,7 +39,9 @@ def effective_settings(columns: Mapping[str, pa.Array], config: Config) -> tuple
         columns: The columns of a table of events, each as one array.
         config: The configuration with the what-if settings.
     """
-    timeouts, waits, min_bytes = (columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes"))
+    timeouts, waits, min_bytes = recorded = [columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes")]
+    if _without_effect and _without_effect[0] is config:
+        return timeouts, waits, min_bytes
     for kind, listed in (("produce", "partitions"), ("delete_records", "partitions"), ("create_topics", "topics")):
         timeouts = _override(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, kind)
     for follower in (True, False):
@@ -43,6 +49,8 @@ def effective_settings(columns: Mapping[str, pa.Array], config: Config) -> tuple
         min_bytes = _override(
             columns, min_bytes, config, fetch_keys("min_bytes", follower), "partitions", "fetch", follower
         )
+    if all(map(operator.is_, recorded, (timeouts, waits, min_bytes))):
+        _without_effect[:] = [config]
     return timeouts, waits, min_bytes
 
 

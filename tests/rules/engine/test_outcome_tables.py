@@ -66,7 +66,9 @@ def test_strings_by_number_equal_those_of_arrow(strings: list[str | None], data:
     for most_unmeasured in (1 << 20, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(outcome_tables, "_MAX_UNMEASURED", most_unmeasured)
-            column = outcome_tables._Strings(pa.array(strings, pa.string())).column(np.array(numbers, np.int32))
+            column = outcome_tables._Strings.from_array(pa.array(strings, pa.string())).column(
+                np.array(numbers, np.int32)
+            )
         column.validate(full=True)
         assert column.to_pylist() == [strings[number] for number in numbers]
 
@@ -96,7 +98,7 @@ def test_names_of_keys_as_columns(keys: list[tuple[int | str, str, int]], data: 
 
 def test_column_of_two_gigabytes_is_refused() -> None:
     """The size of the strings is known before they are written."""
-    strings = outcome_tables._Strings(pa.array(["", "x" * (1 << 16)]))
+    strings = outcome_tables._Strings.from_array(pa.array(["", "x" * (1 << 16)]))
     with pytest.raises(
         OverflowError, match=r"^40000 strings have 2621440000 bytes, more than an Arrow array can have$"
     ):

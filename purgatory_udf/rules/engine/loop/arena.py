@@ -26,8 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
 from purgatory_udf.rules.engine.jit import Int64Enum, records
 from purgatory_udf.rules.engine.jit.compiled_functions import int64
 from purgatory_udf.rules.engine.jit.records import (
@@ -244,7 +242,7 @@ ARENA = arena_dtype(
 
 def empty_table(table: str) -> Callable[[], Records]:
     """Return a factory of tables without rows."""
-    return lambda: np.zeros(0, TABLES[table])
+    return partial(records.empty_records, 0, TABLES[table])
 
 
 NONE = int64(-1)  # no row

@@ -18,6 +18,7 @@ from purgatory_udf.rules.engine.jit.records import (
     concat_records,
     copy_records,
     copy_to_front,
+    empty_records,
     repeat_record,
     take_records,
 )
@@ -316,8 +317,8 @@ def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, s
         tables["readings"][: arena["readings"]], state.purgatories, ended_parts,
     )  # fmt: skip
     ended = len(completed) + len(expired) + len(cancelled)
-    kept = np.empty(len(operations) - ended + int(arena["lingering"]), operations.dtype)
-    kept_parts = np.empty(len(parts) - ended_parts + int(arena["lingering_parts"]), parts.dtype)
+    kept = empty_records(len(operations) - ended + int(arena["lingering"]), operations.dtype)
+    kept_parts = empty_records(len(parts) - ended_parts + int(arena["lingering_parts"]), parts.dtype)
     if len(kept):
         rows, part_rows = keep_open(
             attribute_view(operations),
@@ -358,9 +359,9 @@ def _trim_state(state: State, tables: dict[str, Records], settings: EngineSettin
     keys, members = copy_records(tables["keys"]), tables["in_sync"]
     state.keys = keys
     # No two keys share an in-sync set.
-    kept_members = np.empty(len(members), members.dtype)
+    kept_members = empty_records(len(members), members.dtype)
     batches, rolls = tables["batches"], tables["rolls"]
-    kept = np.empty(int(keys["end_batch"].sum()), batches.dtype)
+    kept = empty_records(int(keys["end_batch"].sum()), batches.dtype)
     in_use, in_use_rolls, in_use_members = trim_logs(
         attribute_view(keys),
         attribute_view(batches),
