@@ -18,10 +18,8 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
     table = local_folder(events) if events is not None else None
     if table is not None and not table.is_dir():
         raise UserError(f"{events}: no such folder; --events names a table of events, as ingest writes it")
-    if scenario_file.is_dir():
-        raise UserError(f"{scenario_file}: is a folder; --scenario-file names a file")
-    if html is not None and html.is_dir():
-        raise UserError(f"{html}: is a folder; --html names a file")
+    job.require_file("--scenario-file", scenario_file)
+    job.require_file("--html", html)
 
 
 @job.job(checks=_checks, brief=True, reads=("out", "events"), max_local_bytes=ANY_BYTES)

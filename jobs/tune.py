@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.storage.output_folder import local_folder
@@ -21,8 +20,7 @@ def _checks(like: str, goal: str, within: str, over: list[str], html: Path | Non
     parse_limit(within)
     parse_ranges(over)
     require_source(like)
-    if html is not None and html.is_dir():
-        raise UserError(f"{html}: is a folder; --html names a file")
+    job.require_file("--html", html)
 
 
 @job.job(checks=_checks, brief=True, reads=("like",), max_local_bytes=ANY_BYTES)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 from purgatory_udf.prediction.model_broker import (
@@ -209,58 +210,46 @@ def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements
         )
         for number in numbers
     }
-    for part in parts if traced else ():
-        measurements.event(
-            *(begin, "partition", part.leader),
-            topic=part.topic,
-            partition=part.partition,
-            change="leader",
-            leader_epoch=0,
-            replicas=[part.leader, *part.followed],
-            isr=[part.leader, *part.followed],
-            min_isr=1,
-        )
-        measurements.event(
-            *(begin, "partition", part.leader),
-            topic=part.topic,
-            partition=part.partition,
-            change="log_end",
-            offset=0,
-            bytes=0,
-        )
-        for replica in part.followed:
-            measurements.event(
-                *(begin, "partition", part.leader),
-                topic=part.topic,
-                partition=part.partition,
-                change="replica_end",
-                replica_id=replica,
-                offset=0,
-            )
-    for reader_plan in plan.readers:
-        random = _random(seed, "reader", reader_plan.client, reader_plan.broker)
-        own_partitions = [parts[key] for key in reader_plan.keys]
-        reader = ModelReader(
-            reader_plan,
-            brokers[reader_plan.broker],
-            own_partitions,
-            _by_size(reader_plan.turn, random),
-            Sampler(reader_plan.handling, random),
-        )
-        reader.start(begin + random.random() * START_MS)
-    for producer_plan in plan.producers:
-        random = _random(seed, "producer", producer_plan.client)
-        producer = ModelProducer(
-            producer_plan,
-            brokers,
-            parts,
-            _by_size(producer_plan.handling, random),
-            Sampler(producer_plan.answer, random),
-        )
-        producer.start()
+    if traced:
+        _record_partitions(measurements, parts, begin)
+    _start_readers(plan, seed, brokers, parts)
+    _start_producers(plan, seed, brokers, parts)
     Appends(plan.appends, host, brokers, parts).start()
     host.run(plan.duration_ms)
     return measurements
+
+
+def _record_partitions(measurements: Measurements, parts: list[ModelPartition], at_ms: float) -> None:
+    """Add the events with the initial leader, log and followers of each partition to the trace."""
+    for part in parts:
+        initial = partial(
+            measurements.event, *(at_ms, "partition", part.leader), topic=part.topic, partition=part.partition
+        )
+        replicas = [part.leader, *part.followed]
+        initial(change="leader", leader_epoch=0, replicas=replicas, isr=replicas, min_isr=1)
+        initial(change="log_end", offset=0, bytes=0)
+        for replica in part.followed:
+            initial(change="replica_end", replica_id=replica, offset=0)
+
+
+def _start_readers(plan: ClusterPlan, seed: int, brokers: dict[int, ModelBroker], parts: list[ModelPartition]) -> None:
+    """Start each consumer and follower at a random time during the first `START_MS` of the warm-up."""
+    for reader in plan.readers:
+        random = _random(seed, "reader", reader.client, reader.broker)
+        own_partitions = [parts[key] for key in reader.keys]
+        turn, handling = _by_size(reader.turn, random), Sampler(reader.handling, random)
+        model = ModelReader(reader, brokers[reader.broker], own_partitions, turn, handling)
+        model.start(-plan.warm_up_ms + random.random() * START_MS)
+
+
+def _start_producers(
+    plan: ClusterPlan, seed: int, brokers: dict[int, ModelBroker], parts: list[ModelPartition]
+) -> None:
+    """Start each producer."""
+    for producer in plan.producers:
+        random = _random(seed, "producer", producer.client)
+        handling, answer = _by_size(producer.handling, random), Sampler(producer.answer, random)
+        ModelProducer(producer, brokers, parts, handling, answer).start()
 
 
 class Appends:
