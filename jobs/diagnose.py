@@ -55,7 +55,7 @@ def main(
             help="End of the period, in ISO 8601: report only incidents that start at or before it.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of findings to print.")] = 10,
+    top: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Maximum number of findings to print.")] = 10,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File for the findings as JSON; - for standard output.")
     ] = None,

@@ -48,7 +48,9 @@ def main(
     record: Annotated[
         str | None, typer.Option(help="Record of a share group to explain, as GROUP/TOPIC-PARTITION:OFFSET.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of operations, or of group changes, to print.")] = 20,
+    top: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, help="Maximum number of operations, or of group changes, to print.")
+    ] = 20,
     json: job.JsonFile = None,
 ) -> None:
     """Explain an operation, group, member or record: what it waited for, what ended the wait, and why not earlier.

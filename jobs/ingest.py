@@ -155,7 +155,7 @@ def main(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing tables in the folder.")] = False,
     events_per_file: Annotated[
-        int, typer.Option(help="Approximate number of events per file of the table events.", min=1)
+        int, typer.Option(help="Approximate number of events per file of the table events.", min=1, max=1_000_000_000)
     ] = 50_000,
     run_id: Annotated[
         str | None, typer.Option(help="ID of the run.  [default: derived from the input]", show_default=False)
@@ -236,6 +236,7 @@ def main(
             f"earlier events; at least the longest wait of a request.  [default: {HOLD_MS}]",
             show_default=False,
             min=1,
+            max=86_400_000,
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; conf/local.yaml documents them.")] = None,

@@ -15,7 +15,10 @@ def main(
         str, typer.Option(help="Folder of a replay's tables, or the checkpoint folder of its partition query.")
     ],
     limit: Annotated[
-        int, typer.Option(min=1, help="Maximum number of keys to print, those with the most open watches first.")
+        int,
+        typer.Option(
+            min=1, max=1_000_000_000, help="Maximum number of keys to print, those with the most open watches first."
+        ),
     ] = 50,
 ) -> None:
     """List the state in a checkpoint by key: number of open operations, oldest one, next deadline, bytes."""

@@ -20,7 +20,7 @@ def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay or an import; the job may still be running.")],
     keep_hours: Annotated[
-        int, typer.Option(min=1, help="Minimum age of unreferenced files to delete, in hours.")
+        int, typer.Option(min=1, max=1_000_000, help="Minimum age of unreferenced files to delete, in hours.")
     ] = 168,
 ) -> None:
     """Compact small files of tables, and delete replaced files and the internal files of finished runs."""

@@ -40,7 +40,10 @@ def main(
     open_backend: OpenBackend,
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; the replay may still be running.")],
     window_ms: Annotated[
-        int, typer.Option(min=1, help="Length of the time windows of meters and counts, in milliseconds.")
+        int,
+        typer.Option(
+            min=1, max=1_000_000_000, help="Length of the time windows of meters and counts, in milliseconds."
+        ),
     ] = 1000,
     by: Annotated[
         list[str] | None,
@@ -51,9 +54,12 @@ def main(
         ),
     ] = None,
     bytes_per_watch: Annotated[
-        int, typer.Option(min=0, help="Assumed memory per watch list entry of an ended operation, in bytes.")
+        int,
+        typer.Option(
+            min=0, max=1_000_000_000, help="Assumed memory per watch list entry of an ended operation, in bytes."
+        ),
     ] = BYTES_PER_WATCH,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of rows to print per table.")] = 10,
+    top: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Maximum number of rows to print per table.")] = 10,
     prometheus: Annotated[
         Path | None,
         typer.Option(

@@ -20,8 +20,7 @@ def _file(out: str, html: Path | None) -> Path:
     if html is None and folder is None:
         raise UserError(f"{out}: is not on this machine; give a local file for the page with --html")
     chosen = html or Path(str(folder), "report.html")
-    if chosen.is_dir():
-        raise UserError(f"{chosen}: is a folder; --html names a file")
+    job.require_file("--html", chosen)
     return chosen
 
 
@@ -38,8 +37,10 @@ def main(
         Path | None,
         typer.Option(help="File of the HTML page.  [default: report.html in the folder]", show_default=False),
     ] = None,
-    window_ms: Annotated[int, typer.Option(min=1, help="Length of the time windows of rates, in milliseconds.")] = 200,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of rows per table.")] = 10,
+    window_ms: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, help="Length of the time windows of rates, in milliseconds.")
+    ] = 200,
+    top: Annotated[int, typer.Option(min=1, max=1_000_000_000, help="Maximum number of rows per table.")] = 10,
 ) -> None:
     """Write a self-contained HTML report: outcomes over time, purgatory sizes, slow operations and causes."""
     from purgatory_udf.answers.report import write_report

@@ -110,7 +110,9 @@ def main(
         bool,
         _open_loop("--open-loop", help="Generate a trace of any size, in parallel; clients do not react to responses."),
     ] = False,
-    events: Annotated[int, _open_loop(help="Number of events, for example 100_000_000.", min=1)] = 1_000_000,
+    events: Annotated[
+        int, _open_loop(help="Number of events, for example 100_000_000.", min=1, max=10**12)
+    ] = 1_000_000,
     partitions: Annotated[int, _open_loop(help="Number of partitions.", min=3, max=500_000)] = 1000,
     rate: Annotated[
         float, _open_loop(help="Number of requests per second, over all partitions.", min=0.001, max=1e9)
@@ -120,26 +122,34 @@ def main(
         _open_loop(
             help="Zipf exponent of the load: 0 is even; with 1, the n-th partition gets 1/n of the first one's load.",
             min=0,
+            max=100,
         ),
     ] = 0.0,
-    keys: Annotated[int, _requests(help="Number of partitions per fetch.", min=1)] = 4,
-    median_ms: Annotated[float, _requests(help="Median replication latency, in milliseconds.", min=0.001)] = 20.0,
+    keys: Annotated[int, _requests(help="Number of partitions per fetch.", min=1, max=500_000)] = 4,
+    median_ms: Annotated[
+        float, _requests(help="Median replication latency, in milliseconds.", min=0.001, max=86_400_000)
+    ] = 20.0,
     p75_ms: Annotated[
-        float, _requests(help="75th percentile of the replication latency, in milliseconds.", min=0.001)
+        float, _requests(help="75th percentile of the replication latency, in milliseconds.", min=0.001, max=86_400_000)
     ] = 60.0,
     timeout_ms: Annotated[
-        int, _requests(help="Timeout of produces and of administrative requests, in milliseconds.", min=0)
+        int,
+        _requests(help="Timeout of produces and of administrative requests, in milliseconds.", min=0, max=86_400_000),
     ] = 1000,
-    max_wait_ms: Annotated[int, _requests(help="Maximum wait of a fetch, in milliseconds.", min=0)] = 500,
+    max_wait_ms: Annotated[
+        int, _requests(help="Maximum wait of a fetch, in milliseconds.", min=0, max=86_400_000)
+    ] = 500,
     group_share: Annotated[float, _groups(help="Fraction of requests that group members send.", min=0, max=0.95)] = 0.4,
     members: Annotated[int, _groups(help="Average number of members per group.", min=2, max=1000)] = 10,
-    heartbeat_ms: Annotated[int, _groups(help="Heartbeat interval, in milliseconds.", min=100)] = 3000,
-    commit_ms: Annotated[int, _groups(help="Interval of a member's offset commits, in milliseconds.", min=100)] = 5000,
+    heartbeat_ms: Annotated[int, _groups(help="Heartbeat interval, in milliseconds.", min=100, max=600_000)] = 3000,
+    commit_ms: Annotated[
+        int, _groups(help="Interval of a member's offset commits, in milliseconds.", min=100, max=3_600_000)
+    ] = 5000,
     session_timeout_ms: Annotated[
         int, _groups(help="Session timeout, in milliseconds.", min=6000, max=1_800_000)
     ] = 10_000,
     incident_s: Annotated[
-        float, _groups(help="Interval between departures of members in each group, in seconds.", max=1e6)
+        float, _groups(help="Interval between departures of members in each group, in seconds.", min=0, max=1e6)
     ] = 60.0,
     crash_share: Annotated[
         float, _groups(help="Fraction of departing members that crash instead of leaving.", min=0, max=1)

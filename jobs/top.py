@@ -25,10 +25,14 @@ def _checks(out: str, json: Path | None, serve: str | None, **_: object) -> None
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay that was started with --follow.")],
     once: Annotated[bool, typer.Option("--once", help="Print the status once and exit, for scripts.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="Interval between updates, in seconds.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.1, max=86_400, help="Interval between updates, in seconds.")] = 1.0,
     rows: Annotated[
         int,
-        typer.Option(min=1, help="Maximum number of rows in each of the tables of waiting operations and of groups."),
+        typer.Option(
+            min=1,
+            max=1_000_000_000,
+            help="Maximum number of rows in each of the tables of waiting operations and of groups.",
+        ),
     ] = 10,
     json: Annotated[
         Path | None,

@@ -56,8 +56,7 @@ def _checks(
             "give one of --events (a table of events), --like (a folder of a recording, or a fitted scenario) and "
             f"--closed-loop (a scenario: {', '.join(scenario_names())})"
         )
-    if html is not None and html.is_dir():
-        raise UserError(f"{html}: is a folder; --html names a file")
+    job.require_file("--html", html)
     if like is not None:
         _check_prediction(like, variant, config, settings, options)
         return
@@ -110,9 +109,7 @@ def _check_prediction(
         raise UserError(f"--{misplaced} needs --closed-loop")
     parse_variants(variant)
     require_source(like)
-    json = options.get("json")
-    if json is not None and json.is_dir():
-        raise UserError(f"{json}: is a folder; --json names a file")
+    job.require_file("--json", options.get("json"))
 
 
 def _needs_spark(events: str | None, **_: object) -> bool:

@@ -301,14 +301,15 @@ class DuckDatabase(SqlDatabase):
                 yield from _conform(pa.Table.from_batches([batch]), written, constants or {}).to_batches()
 
         def write() -> None:
-            rows = batches(self._executed(query, parameters).to_arrow_reader(_BATCH_ROWS))
-            write_table(
-                str(require_local_path(path)),
-                pa.RecordBatchReader.from_batches(written, rows),
-                mode="append" if append else "overwrite",
-                schema_mode=None if append else "overwrite",
-                writer_properties=WriterProperties(compression="SNAPPY", column_properties=plain),
-            )
+            # An open reader, which the traceback of a failure keeps, would refuse all further queries.
+            with self._executed(query, parameters).to_arrow_reader(_BATCH_ROWS) as reader:
+                write_table(
+                    str(require_local_path(path)),
+                    pa.RecordBatchReader.from_batches(written, batches(reader)),
+                    mode="append" if append else "overwrite",
+                    schema_mode=None if append else "overwrite",
+                    writer_properties=WriterProperties(compression="SNAPPY", column_properties=plain),
+                )
 
         self._executed_in_memory(write)
 

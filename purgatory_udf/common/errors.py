@@ -24,8 +24,14 @@ class NeedsSparkError(Exception):
 
 _AGAIN = "run the same command again to resume"
 _CHAR = r"[^\s'\":,;()\[\]]"
-_FILE = re.compile(
-    rf"(?:file:(?://)?)?(/{_CHAR}*/(?:_delta_log/{_CHAR}+|checkpoints?/{_CHAR}+/{_CHAR}+|{_CHAR}+\.parquet))"
+# A file of a table or a checkpoint. Paths in quotes (DuckDB) or at the start of a text (our own errors) may have spaces
+# and punctuation.
+_FILES = (
+    re.compile(r"(?<=[\"'])(/[^\n\"]+?\.parquet)(?=[\"'])"),
+    re.compile(r"\A(/[^\n]+?/_delta_log/[^\s:]+)"),
+    re.compile(
+        rf"(?:file:(?://)?)?(/{_CHAR}*/(?:_delta_log/{_CHAR}+|checkpoints?/{_CHAR}+/{_CHAR}+|{_CHAR}+\.parquet))"
+    ),
 )
 
 # Causes of storage failures: a pattern that their error text always contains, and the advice for the user. Spark and
@@ -87,7 +93,7 @@ _DAMAGED = re.compile(
     r"|batch \d+ doesn't"
     r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
     # DuckDB's errors about the files of a table.
-    r"|(?:IO|Invalid Input) Error: [^\n]*\.parquet"
+    r"|(?:IO|Invalid Input) Error: [^\n]*\.parquet|TProtocolException"
     # Jackson reads only the JSON files of Spark and Delta, never an input.
     r"|fasterxml\.jackson|ChecksumException|end-of-input",
     re.IGNORECASE,
@@ -107,7 +113,7 @@ def explain_storage_error(text: str, sentence: str) -> str | None:
             return f"{advice} ({match[0]}{_place(text, match)})"
     if not _DAMAGED.search(text):
         return None
-    file = _FILE.search(text)
+    file = next(filter(None, (pattern.search(text) for pattern in _FILES)), None)
     what = f"{file[1].rstrip('.')} is missing or damaged" if file else "a file of the output is missing or damaged"
     return f"{what}; restore it from a backup, or restart with --overwrite ({_short(sentence)})"
 

@@ -21,6 +21,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.outcome import TopicPartition
 from purgatory_udf.contract.overrides import MARKER_SENDERS
 from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.streaming.event_source import EventTable
 
 EVENT_COLUMNS = (
     *("time_us", "seq", "broker", "type", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms", "min_bytes"),
@@ -280,12 +281,11 @@ def read_recording(session: Session, out: str, events: str | None = None) -> Rec
     """Read the first `MAX_EVENTS` events of a recording from the tables under `out`, or from another `events` table.
 
     Raises:
-        UserError: A table is missing or empty.
+        UserError: A table is missing or empty, or the table of events is another one.
     """
     backend, layout = backend_of(session), Layout(out)
     path = events or layout.table("events")
-    if not backend.delta(path).is_table(path):
-        raise UserError(f"{path}: no such table; create it with ingest")
+    EventTable(backend, path).require()
     columns = ", ".join(f"t.{name}" for name in EVENT_COLUMNS)
     trace = backend.query(f"SELECT {columns} FROM events t WHERE t.seq < {MAX_EVENTS}", {"events": path})
     return build_recording(trace, _recorded(backend, layout), out)

@@ -88,6 +88,7 @@ def require_backend(session: Session, options: ReplayOptions) -> None:
     backend = backend_of(session)
     events = EventTable(backend, options.events, options.config.fetch.max_bytes)
     if isinstance(backend, LocalBackend) and events.exists:
+        events.require()
         require_single_batch(backend, options, Layout(options.out), events)
 
 

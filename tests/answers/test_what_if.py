@@ -231,6 +231,15 @@ def test_variant_that_needs_spark_stops_before_first_replay(story_folder: Path, 
     assert not (tmp_path / "out").exists()
 
 
+def test_other_table_is_no_table_of_events(
+    story_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--events", f"{story_folder}/completions", "--out", str(tmp_path / "out"), "--variant", *HALF]
+    assert what_if_job.main.status(words, open_local) == 2
+    error = "not a table of events: it has no column seq"
+    assert capsys.readouterr().err == f"what-if: {story_folder}/completions: {error}\n"
+
+
 @pytest.mark.parametrize(("most", "inputs"), [(1 << 30, 1), (1, 0)])
 def test_large_trace_needs_spark(
     most: int, inputs: int, story_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

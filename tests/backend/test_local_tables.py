@@ -119,7 +119,8 @@ def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:
 def test_damaged_log_is_named_without_spark(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The message has the whole path, although a relative one is given."""
+    """The message has the whole path, although a relative one is given; its folder has a quote, a space and a comma."""
+    tmp_path /= "it's a, b"
     shutil.copytree(folder, tmp_path / "out")
     commit = tmp_path / "out" / "completions" / "_delta_log" / f"{0:020}.json"
     commit.write_text('{"commitInfo": {"x')

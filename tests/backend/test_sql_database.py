@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from purgatory_udf.backend import sql_database
 from purgatory_udf.backend.backend import LocalBackend, SparkBackend
@@ -150,15 +151,36 @@ def _overwrite(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_remove, _truncate, _overwrite])
 def test_damaged_file_is_reported(damage: Callable[[Path], None], tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path), pa.table({"n": list(range(1000))}))
-    (file,) = (Path(uri) for uri in DeltaTable(str(tmp_path)).file_uris())
+    """The folder's name has a quote, a space and a comma."""
+    path = str(tmp_path / "it's a, b")
+    write_deltalake(path, pa.table({"n": list(range(1000))}))
+    (file,) = Path(path).glob("*.parquet")
     damage(file)
     database = DuckDatabase()
     with pytest.raises(duckdb.Error) as raised:
-        database.add_table("t", str(tmp_path))
+        database.add_table("t", path)
         database.query("SELECT sum(n) FROM t")
     reported = explain_storage_error(str(raised.value), "")
     assert reported is not None and reported.startswith(f"{file} is missing or damaged")
+
+
+def test_damaged_column_is_reported() -> None:
+    """DuckDB does not name the file."""
+    reported = explain_storage_error("Error: TProtocolException: Invalid data", "")
+    assert reported is not None and reported.startswith("a file of the output is missing or damaged")
+
+
+def test_failed_save_leaves_database_usable(tmp_path: Path) -> None:
+    """The table's log is damaged, and the cleanup of views after the failure needs the database."""
+    write_deltalake(str(tmp_path), ROWS)
+    (tmp_path / "_delta_log" / f"{0:020}.json").write_text("{}\n")
+    database = DuckDatabase()
+    database.add_view("numbers", "SELECT 1 AS n")
+    database.keep("numbers")
+    with pytest.raises(DeltaError, match="No table metadata") as failure:
+        database.save("SELECT n FROM numbers", str(tmp_path), pa.schema([("n", pa.int32())]))
+    database.release("numbers")
+    assert failure.value.__traceback__ is not None
 
 
 def test_mistake_in_query_is_reported() -> None:

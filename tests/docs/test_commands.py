@@ -56,6 +56,14 @@ def test_shown_command_exists_with_options(words: list[str], capsys: pytest.Capt
     assert (job.name, ended in (None, 0), error) == (entry.name, True, ""), error
 
 
+@pytest.mark.parametrize("entry", command_line_module.list_jobs(pages.ROOT), ids=lambda entry: str(entry.name))
+def test_option_with_least_value_has_greatest_value(entry: command_line_module.JobEntry) -> None:
+    """Integers of more than 64 bits, and times that overflow when they are converted, fail far from the option."""
+    parameters = importlib.import_module(f"jobs.{entry.file.stem}").main.parameters()
+    bounds = {each.name: (getattr(each, "min", None), getattr(each, "max", None)) for each in parameters}
+    assert [name for name, (least, greatest) in bounds.items() if (least is None) != (greatest is None)] == []
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_shown_module_exists(module: str) -> None:
     assert importlib.util.find_spec(module) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +87,11 @@ def test_fit_of_replay_writes_scenario_and_page(session: Session, tmp_path: Path
 
 
 def test_missing_tables_are_reported(session: Session, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="/events: no such table; create it with ingest"):
+    with pytest.raises(UserError, match="/events: not a Delta table of events; create one with ingest"):
         read_recording(session, str(tmp_path))
-    out = _folder(tmp_path, events=replayed()["events"])
+    out = _folder(tmp_path, events=replayed()["events"], completions=replayed()["completions"])
+    with pytest.raises(UserError, match="/completions: not a table of events: it has no column seq"):
+        read_recording(session, out, f"{out}/completions")
+    shutil.rmtree(tmp_path / "completions")
     with pytest.raises(UserError, match="/recorded: no such table, and no replay in the same folder"):
         read_recording(session, out)

@@ -99,6 +99,8 @@ def _listed(links: Sequence[str]) -> str:
 
 
 def _files_of(name: str, endings: Sequence[str], skipped: list[str]) -> Iterator[InputFile]:
+    if not name.strip():
+        raise UserError("the name of an input is empty; `.` is the current folder")
     filesystem, path = _located(name)
     info = _info(filesystem, path, name)
     if info.type == fs.FileType.NotFound:

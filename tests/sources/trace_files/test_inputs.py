@@ -114,6 +114,7 @@ def test_relative_path_keeps_its_name(folder: Path, monkeypatch: pytest.MonkeyPa
     [
         ("nothing.jsonl", "nothing.jsonl: no such file or folder"),
         ("nothing*.jsonl", "nothing*.jsonl: no file matches"),
+        ("", "the name of an input is empty; `.` is the current folder"),
         ("table", "table: contains no *.jsonl, *.jsonl.gz, *.jsonl.zst, *.jsonl.bz2, *.jsonl.xz, *.json, *.json.gz, "),
         ("ftp://host/a.jsonl", "ftp://host/a.jsonl: cannot be reached: Unrecognized filesystem type in URI"),
     ],
