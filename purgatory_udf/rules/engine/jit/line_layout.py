@@ -250,14 +250,14 @@ class Lines(Sequence[bytes]):
 
     Attributes:
         text: The text, in which there may be line ends and further lines.
-        begins: The place of the first byte of each line.
+        starts: The place of the first byte of each line.
         ends: The place after the last byte of each line.
     """
 
-    __slots__ = ("begins", "ends", "text")
+    __slots__ = ("ends", "starts", "text")
 
-    def __init__(self, text: bytes | memoryview, begins: Numbers, ends: Numbers) -> None:
-        self.text, self.begins, self.ends = text, begins, ends
+    def __init__(self, text: bytes | memoryview, starts: Numbers, ends: Numbers) -> None:
+        self.text, self.starts, self.ends = text, starts, ends
 
     @classmethod
     def of(cls, lines: Sequence[bytes]) -> Lines:
@@ -289,16 +289,16 @@ class Lines(Sequence[bytes]):
 
     def __getitem__(self, number: int | slice) -> bytes | Lines:
         if isinstance(number, slice):
-            return Lines(self.text, self.begins[number], self.ends[number])
-        return bytes(self.text[self.begins[number] : self.ends[number]])
+            return Lines(self.text, self.starts[number], self.ends[number])
+        return bytes(self.text[self.starts[number] : self.ends[number]])
 
     def __iter__(self) -> Iterator[bytes]:
-        for begin, end in zip(self.begins.tolist(), self.ends.tolist(), strict=True):
+        for begin, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
             yield bytes(self.text[begin:end])
 
     def at(self, numbers: Numbers) -> Lines:
         """Return the lines with these numbers."""
-        return Lines(self.text, self.begins[numbers], self.ends[numbers])
+        return Lines(self.text, self.starts[numbers], self.ends[numbers])
 
 
 # Lines with more strings or items are not read. Half of the slots stay free.
@@ -318,12 +318,12 @@ def scan(lines: Lines, layout: LineLayout, item_columns: int, scan_lines: ScanLi
     """
     program, tokens, token_bounds, defaults, marker = layout.program
     scalars = np.empty((len(lines), len(defaults)), np.int64)
-    items = np.empty((int(np.sum(lines.ends - lines.begins)) // _ITEM_BYTES, item_columns + 1), np.int64)
+    items = np.empty((int(np.sum(lines.ends - lines.starts)) // _ITEM_BYTES, item_columns + 1), np.int64)
     bounds = np.zeros(len(lines) + 1, np.int64)
     places = np.zeros((_MOST_STRINGS, 2), np.int64)
     slots = np.zeros(2 * _MOST_STRINGS, np.int64)
     of_layout = program, tokens, token_bounds, defaults, marker
-    count = scan_lines(_bytes(lines.text), lines.begins, lines.ends, *of_layout, scalars, items, bounds, slots, places)
+    count = scan_lines(_bytes(lines.text), lines.starts, lines.ends, *of_layout, scalars, items, bounds, slots, places)
     strings = ["", *(bytes(lines.text[begin:end]).decode("ascii") for begin, end in places[1 : count + 1].tolist())]
     found = Scan(np.arange(len(lines)), scalars, items[: bounds[-1]], bounds, strings)
     return found.where(scalars[:, READ] == 1)

@@ -198,7 +198,7 @@ def _is_null(data: Any, at: int, end: int) -> bool:
 
 def scan_lines(
     data: Any,
-    begins: Any,
+    starts: Any,
     ends: Any,
     program: Any,
     tokens: Any,
@@ -215,7 +215,7 @@ def scan_lines(
 
     Args:
         data: A text.
-        begins: The place of the first byte of each line in it.
+        starts: The place of the first byte of each line in it.
         ends: The place after the last byte of each line.
         program: The instructions of the layout.
         tokens: Its tokens.
@@ -230,7 +230,7 @@ def scan_lines(
     """
     count = int64(0)
     for line in range(len(ends)):
-        begin, end = begins[line], ends[line]
+        begin, end = starts[line], ends[line]
         row = scalars[line]
         row[READ] = 0
         at = _after_time(data, begin, end, row)
