@@ -86,7 +86,7 @@ def apply(changes: MapChanges, number_of_keys: int, compiled: ListValues | None)
             arrays = [array.tolist() for array in arrays]
             needed = list_values(*arrays)
         if needed <= room:
-            values, bounds, left, left_bounds = (np.array(array, np.int64) for array in arrays[-4:])
+            values, bounds, left, left_bounds = (np.asarray(array, np.int64) for array in arrays[-4:])
             return ListedValues(values[:needed], bounds, left[: left_bounds[-1]], left_bounds)
         room = needed
 
