@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from purgatory_udf.backend.dataset import Dataset, LocalDataset, without_garbage_collection
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
-from purgatory_udf.backend.spark_dataset import Branch, SparkDataset
+from purgatory_udf.backend.spark_dataset import Branch, SparkDataset, parquet_rows
 from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.backend.sql_database import DuckDatabase, SparkDatabase, SqlDatabase
 from purgatory_udf.common.errors import NeedsSparkError
@@ -255,7 +255,7 @@ class SparkBackend(Backend):
     def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return SparkDataset.of(self.spark.read.schema(from_arrow_schema(schema)).parquet(folder), schema)
+        return SparkDataset.of(parquet_rows(self.spark, from_arrow_schema(schema), folder), schema)
 
     def write_rows(self, rows: Dataset, folder: str) -> Dataset:
         assert isinstance(rows, SparkDataset)

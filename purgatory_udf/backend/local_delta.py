@@ -49,6 +49,8 @@ from purgatory_udf.common.local_files import require_local_path
 Part: TypeAlias = pa.Table | Callable[[], pa.Table]
 
 _SPARK_FAILS_TOO = re.compile("No space left on device|Disk quota exceeded|Read-only file system|Permission denied")
+# Characters of a path for which deltalake opens another folder, because it decodes them, or panics.
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]^|]")
 # Newest known version of Delta's reader protocol.
 _READER_VERSION = 3
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {"=": pc.equal, "<": pc.less, ">": pc.greater}
@@ -70,6 +72,19 @@ def needing_spark() -> Iterator[None]:
         if _SPARK_FAILS_TOO.search(str(error)):
             raise
         raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
+
+
+def place_of(path: str) -> Path:
+    """Return the local folder of a table.
+
+    Raises:
+        NeedsSparkError: deltalake cannot open the folder, because it is remote or because of a character in its path.
+    """
+    place = require_local_path(path)
+    misread = _MISREAD.search(str(place.absolute()))
+    if misread:
+        raise NeedsSparkError(f"{path}: deltalake cannot open a path with {misread[0]}")
+    return place
 
 
 def write_table(path: str | DeltaTable, rows: pa.Table | pa.RecordBatchReader, **options: Any) -> None:
@@ -106,16 +121,16 @@ class LocalDelta(DeltaStore):
         with needing_spark():
             _require_known_protocol(path)
             try:
-                table = DeltaTable(str(require_local_path(path)))
+                table = DeltaTable(str(place_of(path)))
             except TableNotFoundError:
                 return None
             except DeltaError as error:
                 newer = re.search(r"minimum reader version (\d+)", str(error))
                 if newer is None:
-                    _require_json(require_local_path(path))
+                    _require_json(place_of(path))
                     raise
                 raise NewerProtocolError(path, int(newer[1])) from None
-            _require_complete_log(require_local_path(path))
+            _require_complete_log(place_of(path))
             return table
 
     def is_table(self, path: str) -> bool:
@@ -127,7 +142,7 @@ class LocalDelta(DeltaStore):
     def create(self, path: str, schema: pa.Schema) -> None:
         if self.is_table(path):
             return
-        place = require_local_path(path)
+        place = place_of(path)
         log = place / "_delta_log"
         if has_log([file.name for file in log.iterdir()] if log.is_dir() else []):
             raise NeedsSparkError(f"{path}: the table's log cannot be read without Spark")
@@ -175,7 +190,7 @@ class LocalDelta(DeltaStore):
         rows: pa.Table | pa.RecordBatchReader,
         transaction: Transaction | None = None,
     ) -> None:
-        place = str(require_local_path(path))
+        place = str(place_of(path))
         with needing_spark():
             table = _table_without(place, transaction)
             if table is None:
@@ -197,7 +212,7 @@ class LocalDelta(DeltaStore):
         predicate = _predicate(where) if where and self.is_table(path) else None
         with needing_spark():
             write_table(
-                str(require_local_path(path)),
+                str(place_of(path)),
                 rows,
                 mode="overwrite",
                 schema_mode="overwrite" if replace_schema else None,
@@ -230,7 +245,7 @@ class LocalDelta(DeltaStore):
 
     def vacuum(self, path: str, keep_hours: int) -> None:
         with needing_spark():
-            folder = require_local_path(path)
+            folder = place_of(path)
             names = self._table(path).vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
             # The names are keys of an object store: none leads out of the folder, even in a malicious log.
             for name in names:
@@ -322,7 +337,7 @@ def create_with_files(
         metadata: User metadata of the commit.
         schema: The table's columns.
     """
-    place = str(require_local_path(path))
+    place = str(place_of(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
         _create(place, _written(parts, place, indexed), indexed, metadata, schema)
@@ -344,7 +359,7 @@ def create_of_files(
         metadata: User metadata of the commit.
         schema: The table's columns.
     """
-    place = str(require_local_path(path))
+    place = str(place_of(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
         moved = [{**file, "name": _file_name(number)} for number, file in enumerate(files)]
@@ -387,7 +402,7 @@ def append_files(
         transaction: Id of the write; None for a write that is never repeated.
         before: Called while files are written, before the commit.
     """
-    place = str(require_local_path(path))
+    place = str(place_of(path))
 
     def prepared() -> DeltaTable | str | None:
         table = _table_without(place, transaction)
@@ -437,7 +452,7 @@ def _require_known_protocol(path: str) -> None:
     Raises:
         PermissionError: The log cannot be read, so that deltalake would find no table.
     """
-    first = require_local_path(path) / "_delta_log" / f"{0:020}.json"
+    first = place_of(path) / "_delta_log" / f"{0:020}.json"
     with suppress(FileNotFoundError, NotADirectoryError, ValueError), first.open(encoding="utf-8") as lines:
         # The protocol is one of the first actions of a commit that creates a table.
         actions = [json.loads(line) for line in islice(lines, 3) if '"minReaderVersion"' in line]

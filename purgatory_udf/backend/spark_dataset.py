@@ -43,7 +43,8 @@ from purgatory_udf.backend.delta_store import SparkDelta, Transaction, with_colu
 from purgatory_udf.backend.spark_workers import freeze_in_workers
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 # A chunk of consecutive rows: the number of its task, its own number within the task, the number of rows, and the rows
 # as a stream of Arrow. If the rows are in a total order, also the first and the last value of the column by which they
@@ -378,7 +379,12 @@ def _stored(chunks: DataFrame, folder: str) -> DataFrame:
     """Write chunks to a folder of Parquet files, and return them as stored."""
     # They are compressed already.
     chunks.write.mode("overwrite").option("compression", "none").parquet(folder)
-    return chunks.sparkSession.read.schema(chunks.schema).parquet(folder)
+    return parquet_rows(chunks.sparkSession, chunks.schema, folder)
+
+
+def parquet_rows(spark: SparkSession, schema: StructType, folder: str) -> DataFrame:
+    """Return the rows of a folder of Parquet files. Characters such as `[` in its path are no pattern."""
+    return spark.read.option("__globPaths__", "false").schema(schema).parquet(folder)
 
 
 def _both(first: Step, second: Step, batches: Batches) -> Batches:

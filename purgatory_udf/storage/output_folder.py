@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,21 +14,13 @@ from pathlib import Path
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import SCHEME, local_path
 
-# Characters with which the Delta library for Python refuses to write a path.
-_REFUSED = re.compile(r"[\[\]^|]")
-
 
 def _require_name(out: str) -> None:
-    """Raise `UserError` for a name of a folder that would mean another one, or that Delta cannot store."""
+    """Raise `UserError` for a name of a folder that would mean another one, or that has a control character."""
     if not out.strip():
         raise UserError("the output folder has an empty name; `.` is the current folder")
     if any(ord(character) < 32 or ord(character) == 127 for character in out):
         raise UserError(f"{out!r}: the name of the output folder has a control character, such as a line break")
-    # A relative folder is in the current one.
-    folder = local_path(out)
-    refused = folder is not None and _REFUSED.search(str(folder.absolute()))
-    if refused:
-        raise UserError(f"{out}: the path of the output folder has the character {refused[0]}, which Delta refuses")
 
 
 @dataclass(frozen=True)

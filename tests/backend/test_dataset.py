@@ -207,6 +207,14 @@ def test_no_rows_have_no_results(spark: SparkSession, tmp_path: Path) -> None:
     assert [each.collect().num_rows for each in results] == [0, 0, 0]
 
 
+def test_name_of_folder_is_no_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    folder = str(tmp_path / r"[a] {b} c\d*")
+    backend = SparkBackend(spark)
+    backend.write_rows(backend.dataset_of(ROWS), folder)
+    assert backend.read_rows(folder, SCHEMA).collect().num_rows == ROWS.num_rows
+    assert backend.dataset_of(ROWS).keep(f"{folder}/kept").collect().num_rows == ROWS.num_rows
+
+
 def test_chunks_are_read_with_needed_columns_only(spark: SparkSession, tmp_path: Path) -> None:
     kept = SparkBackend(spark).dataset_of(ROWS).keep(str(tmp_path))
     chosen = kept.where_in("key", ["a", "b"]).rename("place", "number").select("number", "at").union(kept.select("key"))

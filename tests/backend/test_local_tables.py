@@ -116,6 +116,18 @@ def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:
         metrics.main.status(["--out", str(tmp_path)], open_local)
 
 
+@pytest.mark.parametrize("name", ["a%20b", "a\\b", "[a]", "a^b", "a|b"])
+def test_misread_folder_needs_spark(name: str, tmp_path: Path) -> None:
+    """deltalake would read the table in `a b` instead of that in `a%20b`."""
+    rows = pa.table({"id": [1]})
+    LocalDelta().append(str(tmp_path / "a b"), rows)
+    path = str(tmp_path / name / "table")
+    for use in (LocalDelta().is_table, lambda path: LocalDelta().append(path, rows)):
+        with pytest.raises(NeedsSparkError, match="deltalake cannot open a path with"):
+            use(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["a b"]
+
+
 def test_damaged_log_is_named_without_spark(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

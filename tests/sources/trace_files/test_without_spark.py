@@ -89,7 +89,6 @@ def test_unsupported_inputs_need_spark(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("", "the output folder has an empty name; `.` is the current folder"),
         ("a\nb", r"'a\nb': the name of the output folder has a control character, such as a line break"),
-        ("a[1]", "a[1]: the path of the output folder has the character [, which Delta refuses"),
     ],
 )
 def test_output_folder_has_a_usable_name(out: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
