@@ -187,10 +187,14 @@ def group_events_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[Logge
         UserError: No file has a line of a group coordinator.
     """
     events: list[LoggedGroupEvent] = []
+    has_coordinator = False
     for file in find_logs(paths):
-        with open_text(file.path) as lines:
-            events += group_events_in(lines, zone)
-    if not events:
+        with open_text(file.path) as text:
+            # A coordinator without classic groups only logs that it started, or which partitions it loaded.
+            lines = [line for line in text if _BROKER.search(line)]
+        has_coordinator = has_coordinator or bool(lines)
+        events += group_events_in(lines, zone)
+    if not has_coordinator:
         raise UserError(
             f"{', '.join(paths)}: no line of a group coordinator found; expected a server.log at level INFO"
         )

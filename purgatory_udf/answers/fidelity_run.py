@@ -152,17 +152,19 @@ class FidelityOptions:
 class Fidelity:
     """The tables of the report, and the path of its HTML page: None if `out` is remote and no path was given.
 
-    `source` has the tables of the run, `others` the settings that contradict the recording.
+    `source` has the tables of the run, `others` the settings that contradict the recording, `notes` what could not be
+    compared.
     """
 
     tables: list[Table]
     page: Path | None
     source: RunTables
     others: list[Contradiction]
+    notes: list[str]
 
     def summary(self) -> list[str]:
         lines = [line for table in self.tables if table.rows for line in ["", *table.lines()]][1:]
-        return [*lines, *(["", f"Page: {self.page}"] if self.page else [])]
+        return [*lines, *(["", *self.notes] if self.notes else []), *(["", f"Page: {self.page}"] if self.page else [])]
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON: totals by kind, and rows of the queries in `sql/fidelity`."""
@@ -202,9 +204,14 @@ def run_fidelity(session: Session, options: FidelityOptions) -> Fidelity:
     recorded = recorded_brokers(session, layout.table("events")).settings
     others = contradictions(with_current_defaults(tables.run.configuration), recorded)
     report = [settings_table(others), *figures(tables, write_comparison(tables, others), beans)]
-    if logged and tables.has("group_transitions"):
-        report.append(logged_groups(tables, logged))
-    return Fidelity(report, _write_page(options, tables, report), tables, others)
+    notes = []
+    if options.server_logs:
+        groups = logged_groups(tables, logged) if tables.has("group_transitions") else None
+        if groups is not None and groups.rows:
+            report.append(groups)
+        else:
+            notes.append("No classic groups to compare: neither the server logs nor the replay show a change of one")
+    return Fidelity(report, _write_page(options, tables, report), tables, others, notes)
 
 
 def _write_page(options: FidelityOptions, tables: RunTables, report: list[Table]) -> Path | None:

@@ -236,9 +236,15 @@ def test_fidelity_compares_recorded_share_fetches(tmp_path: Path, capsys: pytest
     assert replay.main.status(["--events", f"{out}/events", "--out", out], open_local) == 0
     counters = {"kafka.server:type=DelayedShareFetchMetrics,name=ExpiresPerSec": {"Count": 30, "readAtMs": 2**41}}
     (tmp_path / "jmx.json").write_text(json.dumps({"2": {"mbeans": counters}}), encoding="utf-8")
+    log = "[2026-11-25 05:02:52,000] INFO [GroupCoordinator id=2] Starting up. (kafka.server.BrokerServer)\n"
+    (tmp_path / "server.log").write_text(log, encoding="utf-8")
+    readings = ["--jmx-after", str(tmp_path / "jmx.json"), "--server-log", str(tmp_path / "server.log")]
     capsys.readouterr()
-    assert fidelity.main.status(["--out", out, "--jmx-after", str(tmp_path / "jmx.json")], open_local) == 0
+    assert fidelity.main.status(["--out", out, *readings], open_local) == 0
     printed = capsys.readouterr().out
+    assert (
+        "\n\nNo classic groups to compare: neither the server logs nor the replay show a change of one\n\n" in printed
+    )
     tables = RunTables(LocalBackend(), out)
     tables.add("fidelity")
     counts = "SELECT agrees, count(*) AS n FROM fidelity WHERE kind = 'share fetch' GROUP BY agrees"

@@ -184,6 +184,12 @@ def test_log_without_coordinators_is_user_error(tmp_path: object) -> None:
         group_events_in_logs([path])
 
 
+def test_coordinator_without_groups_has_no_events(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("[2026-11-21 03:17:00,000] INFO [GroupCoordinator id=1] Starting up. (kafka.server.BrokerServer)\n")
+    assert group_events_in_logs([str(path)]) == []
+
+
 PREPARING, COMPLETING, EMPTY = "PreparingRebalance", "CompletingRebalance", "Empty"
 
 
