@@ -106,16 +106,18 @@ BLOCK = 1 << 20
 BOM = b"\xef\xbb\xbf"
 # Bytes kept of a line that is too long.
 KEPT = 4096
+# Bytes read at once to find the end of a line.
+_LINE_BLOCK = 1 << 16
 
 Read = Callable[[int], bytes]
-# Divides a text of whole lines, which are separated by `\n`.
-Divide = Callable[[bytes], Sequence[bytes]]
+# Divides the first bytes of a text, as many as given: whole lines, which are separated by `\n`.
+Divide = Callable[[bytes, int], Sequence[bytes]]
 # Errors of Arrow and Python for a compressed file that is truncated or damaged.
 _BROKEN = (OSError, EOFError, lzma.LZMAError)
 
 
-def _divide(text: bytes) -> list[bytes]:
-    return text.split(b"\n")
+def _divide(text: bytes, size: int) -> list[bytes]:
+    return text[:size].split(b"\n")
 
 
 def lines_of(piece: Piece, block_bytes: int = BLOCK, divide: Divide = _divide) -> Iterator[Chunk]:
@@ -124,7 +126,7 @@ def lines_of(piece: Piece, block_bytes: int = BLOCK, divide: Divide = _divide) -
     Args:
         piece: The piece.
         block_bytes: Size of a block. A chunk has the lines of a block.
-        divide: Divides the text of whole lines, which are separated by `\n`.
+        divide: Divides a text into lines.
     """
     codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
     buffer = LineBuffer(piece.limits.line_bytes, divide)
@@ -155,7 +157,7 @@ def _plain(piece: Piece, _: str, block_bytes: int, buffer: LineBuffer) -> Iterat
 def _skip_line(read: Read) -> int | None:
     """Return the number of bytes up to and including the next line end; None if there is no further line end."""
     passed = 0
-    while block := read(BLOCK):
+    while block := read(_LINE_BLOCK):
         end = block.find(b"\n")
         if end >= 0:
             return passed + end + 1
@@ -170,15 +172,21 @@ def _until(read: Read, length: int, buffer: LineBuffer, block_bytes: int) -> Ite
     """
     left = length
     while left > 0:
-        block = read(min(block_bytes, left))
+        wanted = min(block_bytes, left)
+        is_last = wanted == left
+        # The end of the last line may be in a later piece. A chunk of it alone would cost as much as a large one.
+        block = read(wanted + (_LINE_BLOCK if is_last else 0))
         if not block:
             break
-        left -= len(block)
-        read_totals.add(len(block), 0)
-        lines = buffer.add(block)
+        size = min(len(block), left)
+        left -= size
+        read_totals.add(size, 0)
+        end = block.find(b"\n", size - 1) if is_last else -1
+        if is_last and end < 0 and len(block) < wanted + _LINE_BLOCK:
+            end = len(block)
+        lines = buffer.add(block) if end < 0 else buffer.whole(block, end)
         if lines:
             yield buffer.chunk(lines)
-    # The end of the last line is in a later piece.
     while buffer.size:
         block = read(BLOCK)
         end = block.find(b"\n")
@@ -223,29 +231,33 @@ class LineBuffer:
         return Chunk(lines, cut={number: Rejection("too long", reason) for number in sorted(self._cut)})
 
     def add(self, block: bytes) -> Sequence[bytes]:
+        """Return the whole lines of the buffer and a block, and keep the rest of the block."""
         end = block.rfind(b"\n")
         if end < 0:
             # A list of blocks: a line of 1 GB must not be copied with each block.
             self._keep(block)
             return []
-        lines = self._lines(memoryview(block)[:end])
+        lines = self.whole(block, end)
         self._keep(block[end + 1 :])
         return lines
 
     def rest(self) -> Sequence[bytes]:
         """Return the last line if it has no line end."""
-        return self._lines(b"") if self.size else []
+        return self.whole(b"", 0) if self.size else []
 
-    def _lines(self, head: bytes | memoryview) -> Sequence[bytes]:
-        """Return the lines of the buffer and of `head`, after which is a line end."""
+    def whole(self, block: bytes, end: int) -> Sequence[bytes]:
+        """Return the lines of the buffer and of a block up to `end`, where a line ends."""
         if self._too_long:
             lines: Sequence[bytes]
-            _, newline, others = bytes(head).partition(b"\n")
-            lines = [b"".join(self._parts), *(self._divided(others) if newline else [])]
+            _, newline, others = block[:end].partition(b"\n")
+            lines = [b"".join(self._parts), *(self._divided(others, len(others)) if newline else [])]
+        elif self._parts:
+            text = b"".join([*self._parts, memoryview(block)[:end]])
+            lines = self._divided(text, len(text))
         else:
-            lines = self._divided(b"".join([*self._parts, head]))
+            lines = self._divided(block, end)
         cut = {0} if self._too_long else set()
-        if self.size + len(head) > self._most:
+        if self.size + end > self._most:
             cut |= {number for number, line in enumerate(lines) if len(line) > self._most}
             lines = [line[:KEPT] if number in cut else line for number, line in enumerate(lines)]
         self._parts, self.size, self._too_long, self._cut = [], 0, False, cut
@@ -258,10 +270,11 @@ class LineBuffer:
             if self.size > self._most:
                 self._parts, self._too_long = [b"".join(self._parts)[:KEPT]], True
 
-    def _divided(self, text: bytes) -> Sequence[bytes]:
-        if b"\r" in text:
-            text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")
-        return self._divide(text)
+    def _divided(self, text: bytes, size: int) -> Sequence[bytes]:
+        if text.find(b"\r", 0, size) >= 0:
+            text = text[:size].replace(b"\r\n", b"\n").removesuffix(b"\r")
+            size = len(text)
+        return self._divide(text, size)
 
 
 class DecompressedFile:

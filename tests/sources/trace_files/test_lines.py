@@ -64,16 +64,24 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content=st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"\r\n", b"\xff", b" "]), max_size=30).map(b"".join),
     piece_bytes=st.integers(1, 40),
     block=st.integers(1, 20),
+    ahead=st.integers(1, 20),
 )
-@examples(80)
-def test_each_line_is_read_once(scratch: Path, content: bytes, piece_bytes: int, block: int) -> None:
+@examples(200)
+def test_each_line_is_read_once(scratch: Path, content: bytes, piece_bytes: int, block: int, ahead: int) -> None:
     path = write(scratch / "cut.jsonl", content)
     expected = [line.removesuffix(b"\r") for line in content.split(b"\n")]
     if not expected[-1] and not content.endswith(b"\r"):
         expected.pop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "BLOCK", block)
-        assert read_lines(path, piece_bytes) == expected
+        patch.setattr(text_lines, "_LINE_BLOCK", ahead)
+        assert read_lines(path, piece_bytes, block) == expected
+
+
+def test_last_line_of_piece_is_in_chunk_of_its_block(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b"abc\ndef\nghi\njkl")
+    chunks = [[*chunk.items] for piece in pieces_of(path, 6) for chunk in lines_of(piece)]
+    assert chunks == [[b"abc", b"def"], [b"ghi"], [b"jkl"]]
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
@@ -142,19 +150,21 @@ def test_line_may_span_blocks(tmp_path: Path) -> None:
     content=st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"\r\n", b"z" * 9]), max_size=30).map(b"".join),
     piece_bytes=st.integers(1, 40),
     block=st.integers(1, 20),
+    ahead=st.integers(1, 20),
 )
-@examples(80)
-def test_too_long_line_keeps_its_start(scratch: Path, content: bytes, piece_bytes: int, block: int) -> None:
+@examples(200)
+def test_too_long_line_keeps_its_start(scratch: Path, content: bytes, piece_bytes: int, block: int, ahead: int) -> None:
     path = write(scratch / "long.jsonl", content)
     expected = [line.removesuffix(b"\r") for line in content.split(b"\n")]
     if not expected[-1] and not content.endswith(b"\r"):
         expected.pop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "BLOCK", block)
+        patch.setattr(text_lines, "_LINE_BLOCK", ahead)
         patch.setattr(text_lines, "KEPT", 4)
         kept = []
         for piece in byte_pieces([input_file(path)], piece_bytes, FileLimits(line_bytes=10)):
-            for chunk in lines_of(piece):
+            for chunk in lines_of(piece, block):
                 kept += [(line, number in chunk.cut) for number, line in enumerate(chunk.items)]
     assert len(kept) == len(expected)
     for (line, is_cut), whole in zip(kept, expected, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyarrow import fs
 from purgatory_udf.contract import as_text, read_line
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.piece_validation import unpack, validate_piece
-from purgatory_udf.sources.trace_files.text_lines import Piece, byte_pieces, lines_of
+from purgatory_udf.sources.trace_files.text_lines import BLOCK, Piece, byte_pieces, lines_of
 
 Event = dict[str, Any]
 Row = dict[str, Any]
@@ -52,9 +53,10 @@ def pieces_of(path: Path, piece_bytes: int = 1 << 20) -> list[Piece]:
     return list(byte_pieces([input_file(path)], piece_bytes))
 
 
-def read_lines(path: Path, piece_bytes: int = 1 << 20) -> list[bytes]:
+def read_lines(path: Path, piece_bytes: int = 1 << 20, block_bytes: int = BLOCK) -> list[bytes]:
     """Return the lines of every piece, including blank and truncated ones."""
-    return [line for piece in pieces_of(path, piece_bytes) for chunk in lines_of(piece) for line in chunk.items]
+    chunks = chain.from_iterable(lines_of(piece, block_bytes) for piece in pieces_of(path, piece_bytes))
+    return [line for chunk in chunks for line in chunk.items]
 
 
 def validated_rows(path: Path, piece_bytes: int = 1 << 20, fast: bool = True) -> list[Row]:

@@ -268,14 +268,14 @@ class Lines(Sequence[bytes]):
         return cls(b"".join(lines), np.append(0, ends)[:-1], ends)
 
     @classmethod
-    def of_text(cls, text: bytes) -> Lines:
-        r"""Return the lines of a text, which are separated by `\n`."""
+    def of_text(cls, text: bytes, size: int) -> Lines:
+        r"""Return the lines of the first `size` bytes of a text; `\n` separates them."""
         ends = []
-        end = text.find(b"\n")
+        end = text.find(b"\n", 0, size)
         while end >= 0:
             ends.append(end)
-            end = text.find(b"\n", end + 1)
-        numbers = np.array([-1, *ends, len(text)], np.int64)
+            end = text.find(b"\n", end + 1, size)
+        numbers = np.array([-1, *ends, size], np.int64)
         return cls(text, numbers[:-1] + 1, numbers[1:])
 
     def __len__(self) -> int:

@@ -236,7 +236,7 @@ def test_no_lines() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"a", b"\n", b"a\n\nbc\n", b"a\r\nb"])
 def test_lines_of_text_are_cut_when_needed(text: bytes) -> None:
-    lines, expected = Lines.of_text(text), text.split(b"\n")
+    lines, expected = Lines.of_text(text + b"\nz", len(text)), text.split(b"\n")
     assert [lines[number] for number in range(len(lines))] == [*lines] == [*lines[:]] == expected
     assert [*lines.at(np.array([len(lines) - 1, 0]))] == [expected[-1], expected[0]]
     assert [*Lines.of(lines)] == [*Lines.of(expected)] == expected
@@ -244,7 +244,8 @@ def test_lines_of_text_are_cut_when_needed(text: bytes) -> None:
 
 def test_lines_may_be_part_of_text() -> None:
     lines = [_line('{"a":1,"ms":1,"name":"n"' + END), b"x", _line('{"a":2,"ms":1,"name":"m"' + END)]
-    for part in (Lines.of(lines), Lines.of_text(b"\n".join(lines)), Lines.of([b"y", *lines, b"z"])[1:-1]):
+    text = b"\n".join(lines)
+    for part in (Lines.of(lines), Lines.of_text(text, len(text)), Lines.of([b"y", *lines, b"z"])[1:-1]):
         found = scan(part, LAYOUT, 3, SCAN_LINES)
         assert found.numbers.tolist() == [0, 2]
         assert found.scalars[:, LAYOUT.place("a")].tolist() == [1, 2]
