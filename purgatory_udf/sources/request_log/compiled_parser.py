@@ -99,7 +99,14 @@ def is_loaded() -> bool:
     return _Loaded.fetches is not None
 
 
-def _line_layout(name: str, key: int, names: Mapping[str, int], request: Sequence[Any], response: Any) -> LineLayout:
+def _line_layout(
+    name: str,
+    key: int,
+    names: Mapping[str, int],
+    request: Sequence[Any],
+    response: Sequence[Any],
+    no_response: str | None = None,
+) -> LineLayout:
     """Return the layout of the lines of an API.
 
     Args:
@@ -108,8 +115,9 @@ def _line_layout(name: str, key: int, names: Mapping[str, int], request: Sequenc
         names: Scalars of request and response, with default values.
         request: Elements of the request between its braces.
         response: Elements of the response.
+        no_response: Text in place of a response, if a line may lack it.
     """
-    from purgatory_udf.rules.engine.jit.line_layout import LineLayout, Milliseconds, Number, Optional, Text
+    from purgatory_udf.rules.engine.jit.line_layout import End, LineLayout, Milliseconds, Number, Optional, Text
 
     start = (
         f'{{"isForwarded":false,"requestHeader":{{"requestApiKey":{key},"requestApiVersion":',
@@ -145,7 +153,8 @@ def _line_layout(name: str, key: int, names: Mapping[str, int], request: Sequenc
         "}",
     )
     of_all = {**dict.fromkeys(("version", "client", "connection", "listener"), 0), **dict.fromkeys(_TIMES, 0)}
-    return LineLayout(MARKER, {**of_all, **names}, (*start, *request, '},"response":', *response, *end))
+    unanswered = () if no_response is None else (Optional(no_response, (*end, End())),)
+    return LineLayout(MARKER, {**of_all, **names}, (*start, *request, '},"response":', *unanswered, *response, *end))
 
 
 def _endpoints() -> tuple[Any, ...]:
@@ -205,7 +214,9 @@ def _produce_layout() -> LineLayout:
         *_endpoints(),
         "}",
     )
-    return _line_layout("PRODUCE", 0, {"transaction": 0, "acks": 0, "timeout_ms": 0, **names}, request, response)
+    scalars = {"transaction": 0, "acks": 0, "timeout_ms": 0, **names}
+    # A produce with acks 0 has no response.
+    return _line_layout("PRODUCE", 0, scalars, request, response, no_response='""')
 
 
 def _fetch_layout() -> LineLayout:
@@ -455,7 +466,7 @@ def scan_fetches(lines: Lines, zone: tzinfo) -> ScannedFetches:
 
 
 def scan_produces(lines: Lines, zone: tzinfo) -> ScannedProduces:
-    """Read produces in Kafka's layout that have a response; see `scan_fetches`."""
+    """Read produces in Kafka's layout; see `scan_fetches`."""
     return ScannedProduces(*_scanned(lines, zone, _Loaded.produces, _PRODUCE_ITEM_COLUMNS))
 
 

@@ -120,6 +120,34 @@ def _fast(lines: Sequence[str | bytes]) -> list[int]:
     return [int(number) for number in np.flatnonzero(is_read)]
 
 
+_FETCH_APIS = [{"apiKey": 1, "minVersion": 4, "maxVersion": 18}]
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "answer"),
+    [
+        ("BROKER_HEARTBEAT", {"brokerId": 1}, {"errorCode": 0, "shouldShutDown": True}),
+        ("BROKER_HEARTBEAT", {"brokerId": 1}, {"errorCode": 0, "shouldShutDown": False}),
+        ("BROKER_HEARTBEAT", {"brokerId": 1}, None),
+        ("API_VERSIONS", {}, {"apiKeys": _FETCH_APIS}),
+        ("API_VERSIONS", {}, {"apiKeys": [{**_FETCH_APIS[0], "minVersion": 0}]}),
+        ("API_VERSIONS", {}, {"apiKeys": [{"apiKey": 1}]}),
+        ("API_VERSIONS", {}, None),
+        ("CONSUMER_GROUP_HEARTBEAT", {"groupId": "g"}, {"errorCode": 0}),
+        ("CONSUMER_GROUP_HEARTBEAT", {"groupId": "g"}, {"errorCode": 35}),
+        ("CONSUMER_GROUP_HEARTBEAT", {"groupId": 7}, {"errorCode": 0}),
+        ("STREAMS_GROUP_HEARTBEAT", {"groupId": "g"}, {"errorCode": 0}),
+    ],
+)
+def test_responses_that_show_something_about_broker(api: str, body: Any, answer: Any) -> None:
+    line = log_line(5, message(api, body, answer))
+    for text in (line, line.replace("thread-1-", "")):
+        place, tally, expected = Place(0, 1), log_reader.Tally(), log_reader.Tally()
+        row = log_reader._row(text.encode(), place, UTC, 3, tally)
+        assert row == log_reader._complete_row(text, place, UTC, 3, expected)
+        assert tally == expected
+
+
 def test_invalid_bytes_before_fetch_are_left_out() -> None:
     line = _compact(fetch_line(5, {0: 3})).encode()
     assert _fast([line, b"[x " + line, "[é ".encode() + line, b"\xe9 " + line]) == [0, 1, 2]

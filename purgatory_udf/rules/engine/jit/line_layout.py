@@ -66,6 +66,11 @@ class Optional:
 
 
 @dataclass(frozen=True)
+class End:
+    """The end of the line, before further elements: those of lines that lack the elements of an `Optional`."""
+
+
+@dataclass(frozen=True)
 class Each:
     """A list in brackets, in which each item has these elements."""
 
@@ -201,6 +206,8 @@ class LineLayout:
                 option = self._add(Op.OPTION, self._token(text))
                 self._add_all(elements)
                 self._set_second(option, len(self._program))
+            case End():
+                self._add(Op.END)
             case Each(elements, may_be_empty):
                 start = self._add(Op.LIST, 0, -1)
                 self._add_all(elements)

@@ -417,7 +417,8 @@ class Rows:
         for parse in parsers:
             places = np.flatnonzero(~is_read)
             found = parse(lines.at(places), zone)
-            is_read[self._add_columns(found, places, files, numbers, by_path, since_us)] = True
+            if len(found):
+                is_read[self._add_columns(found, places, files, numbers, by_path, since_us)] = True
         return is_read
 
     def _add_columns(
@@ -525,14 +526,15 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
     named = request.broker != NO_BROKER
     if not named and by_path is None:
         return None
-    if request.api == HEARTBEAT or (request.api in VERSION_APIS and tally.needs_version(request.api, request.broker)):
-        # Its response matters, and must be decoded.
-        return None
     session = None
     if request.api == "FETCH":
         return None
+    shows_version = request.api in VERSION_APIS and tally.needs_version(request.api, request.broker)
     try:
-        if request.api == LIST_OFFSETS:
+        if request.api == HEARTBEAT or shows_version:
+            # Its response matters.
+            request.body, request.answer = from_json(body), from_json(answer or "null")
+        elif request.api == LIST_OFFSETS:
             request.body = from_json(body)
         elif request.api in SHARE_APIS:
             session = share_session_key(from_json(body))
@@ -543,6 +545,9 @@ def _fast_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> Requ
     if not named and by_path is not None:
         tally.counts["no_broker"] += 1
         request.broker = by_path
+    if shows_version and request.answer:
+        with suppress(*MALFORMED):
+            tally.count_version(request.broker, request.api, request.answer)
     if not relevant:
         if request.api in LEFT_OUT_HEARTBEATS:
             request.body = from_json(body)
