@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.backend.call_transfer import nulls
 from purgatory_udf.contract import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.event_checks import (
     CHANGED_FIELDS,
@@ -42,6 +43,8 @@ FIELDS = pa.schema([field for field in EVENTS if field.name not in PLACED])
 
 # Lines with more brackets are left: their nesting may exceed the recursion limit; no event is nested as deep.
 DEEP = 400
+# Most items of different keys or rows that are counted, a byte for each.
+_MOST_FLAGS = 1 << 22
 
 
 class DecodedLines(NamedTuple):
@@ -100,10 +103,10 @@ def decode_lines(lines: Sequence[bytes]) -> DecodedLines:
 def fetches_as_events(fetches: pa.StructArray, brokers: pa.Array) -> tuple[dict[str, pa.Array], np.ndarray]:
     """Return the columns (FIELDS) of the fetches that are certainly valid events, and a mask of these rows.
 
-    Columns without values are left out.
+    The columns have as many rows as `fetches`, null where no valid event is. Columns without values are left out.
 
     Args:
-        fetches: The fields of each, with integers of 64 bits.
+        fetches: The fields of each, with integers of 64 bits; null for rows that are no fetches.
         brokers: The broker of each.
     """
     return _requests_as_events("fetch", FIELDS_OF[TYPES["fetch"]], fetches, brokers)
@@ -117,48 +120,57 @@ def produces_as_events(produces: pa.StructArray, brokers: pa.Array) -> tuple[dic
 def _requests_as_events(
     kind: str, fields: Sequence[Field], requests: pa.StructArray, brokers: pa.Array
 ) -> tuple[dict[str, pa.Array], np.ndarray]:
+    is_given = _as_mask(requests.is_valid())
     columns = {**_fields(requests), "broker": brokers}
     items = LIST_ITEMS[next(field.check for field in fields if field.name == "partitions")]
     offsets, partitions = _items_of(columns["partitions"])
     event_of = np.repeat(np.arange(len(requests)), np.diff(offsets))
-    valid = ~_outside(fields, columns)
+    valid = is_given & ~_outside(fields, columns)
     valid[event_of[_outside(FIELDS_OF[items.check], partitions)]] = False
     valid[list(_possible_duplicates(items, partitions, offsets, event_of))] = False
     if kind == "produce":
-        acks = columns["acks"].to_numpy()[event_of]
-        valid[event_of[_appended(partitions, np.isin(acks, KNOWN_ACKS)) & ~_is_batch(partitions)]] = False
-    if not valid.all():
-        columns = {name: column.filter(pa.array(valid)) for name, column in columns.items()}
-        offsets, partitions = _items_of(columns["partitions"])
+        is_known = np.isin(columns["acks"].fill_null(0).to_numpy(), KNOWN_ACKS)[event_of]
+        valid[event_of[_appended(partitions, is_known) & ~_is_batch(partitions)]] = False
+    if not np.array_equal(valid, is_given):
+        return _requests_as_events(kind, fields, _where(valid, requests), brokers)
     type_ = FIELDS.field("partitions").type
-    count = len(partitions["topic"])
+    count = len(event_of)
     if kind == "fetch":
         partitions["throttled"] = pa.repeat(False, count)
     inner = [
-        partitions[field.name].cast(field.type) if field.name in partitions else pa.nulls(count, field.type)
+        partitions[field.name].cast(field.type) if field.name in partitions else nulls(count, field.type)
         for field in type_.value_type
     ]
     records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
-    columns["partitions"] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_)
-    return _typed(kind, columns), valid
+    mask = None if is_given.all() else pa.array(~is_given)
+    columns["partitions"] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_, mask=mask)
+    return _typed(kind, columns, valid), valid
 
 
-def changes_as_events(
-    kind: str, changes: pa.StructArray, places: dict[str, pa.Array]
-) -> tuple[dict[str, pa.Array], np.ndarray]:
+def changes_as_events(changes: pa.StructArray, places: dict[str, pa.Array]) -> tuple[dict[str, pa.Array], np.ndarray]:
     """Return the columns of the changes of partitions that are certainly valid events; see `fetches_as_events`.
 
     Args:
-        kind: The change.
-        changes: Its fields, with integers of 64 bits.
+        changes: The fields of each, with integers of 64 bits; null for rows that are no changes.
         places: The time, broker, topic and partition of each.
     """
-    given, fields = _fields(changes), CHANGED_FIELDS[kind]
-    columns = {field.name: given[field.name] for field in fields if field.name in given} | places
-    valid = ~_outside(fields, columns)
-    if not valid.all():
-        columns = {name: column.filter(pa.array(valid)) for name, column in columns.items()}
-    return _typed("partition", columns), valid
+    columns = {**_fields(changes), **places}
+    valid = np.zeros(len(changes), bool)
+    kinds = columns["change"]
+    for kind in kinds.drop_null().unique().to_pylist():
+        fields = CHANGED_FIELDS[kind]
+        wrong = _outside(fields, columns)
+        for other in columns.keys() - {field.name for field in fields}:
+            wrong |= _as_mask(columns[other].is_valid())
+        valid |= _as_mask(pc.equal(kinds, kind).fill_null(False)) & ~wrong
+    if valid.sum() < len(changes) - changes.null_count:
+        return changes_as_events(_where(valid, changes), places)
+    return _typed("partition", columns, valid), valid
+
+
+def _where(wanted: np.ndarray, structs: pa.StructArray) -> pa.StructArray:
+    """Return the structs with null in the rows that are not wanted."""
+    return structs.take(pa.array(np.arange(len(structs)), mask=~wanted))
 
 
 def _fields(structs: pa.StructArray) -> dict[str, pa.Array]:
@@ -166,9 +178,9 @@ def _fields(structs: pa.StructArray) -> dict[str, pa.Array]:
 
 
 def _items_of(lists: pa.ListArray) -> tuple[np.ndarray, dict[str, pa.Array]]:
-    """Return the offsets of the lists, from 0, and the fields of their items."""
-    offsets = lists.offsets.to_numpy()
-    return offsets - offsets[0], _fields(lists.flatten())
+    """Return the offsets of the lists, from 0, and the fields of their items; null has no items."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
+    return np.concatenate([[0], np.cumsum(lengths)]), _fields(lists.flatten())
 
 
 def _outside(fields: Sequence[Field], columns: dict[str, pa.Array]) -> np.ndarray:
@@ -193,10 +205,18 @@ def _outside(fields: Sequence[Field], columns: dict[str, pa.Array]) -> np.ndarra
     return outside
 
 
-def _typed(kind: str, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Return the columns of events of a type, with the types of FIELDS."""
-    typed = {name: column.cast(FIELDS.field(name).type) for name, column in columns.items()}
-    return {"type": pa.repeat(kind, len(columns["time_us"])), **typed}
+def _typed(kind: str, columns: dict[str, pa.Array], valid: np.ndarray) -> dict[str, pa.Array]:
+    """Return the columns of events of a type, with the types of FIELDS, and null in rows that are not valid."""
+    given = {"type": pa.repeat(kind, len(valid)), **columns}
+    # The other columns are null there already.
+    placed = {name: given[name] for name in ("type", "time_us", "broker", "topic", "partition") if name in given}
+    if not valid.all():
+        given |= {name: pc.if_else(pa.array(valid), column, None) for name, column in placed.items()}
+    return {name: column.cast(FIELDS.field(name).type) for name, column in given.items()}
+
+
+def _as_mask(booleans: pa.Array) -> np.ndarray:
+    return np.asarray(booleans.to_numpy(zero_copy_only=False))
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -212,7 +232,7 @@ def _may_be_deep(line: bytes) -> bool:
 
 
 def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
-    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in FIELDS]
+    arrays = [columns[field.name] if field.name in columns else nulls(count, field.type) for field in FIELDS]
     return pa.RecordBatch.from_arrays(arrays, schema=FIELDS)
 
 
@@ -271,7 +291,7 @@ def _records(
     if produces is not None:
         appended = _appended(columns, np.isin([event.acks for event in produces], KNOWN_ACKS)[event_of])
         invalid[event_of[appended & ~_is_batch(columns)]] = True
-    inner = [columns.get(field.name, pa.nulls(len(items_of_all), field.type)) for field in type_.value_type]
+    inner = [columns.get(field.name, nulls(len(items_of_all), field.type)) for field in type_.value_type]
     records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
     mask = pa.array(absent, pa.bool_()) if any(absent) else None
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_, mask=mask)
@@ -316,7 +336,14 @@ def _possible_duplicates(
         code, codes = code * width + values, codes * width
     if codes * len(offsets) >= 2**63:
         code, codes = np.unique(code, return_inverse=True)[1], len(code)
-    item = np.sort(event_of * codes + code)
+    item = event_of * codes + code
+    if codes * len(offsets) <= _MOST_FLAGS:
+        # Few different items: counting them takes less time than sorting all.
+        is_found = np.zeros(codes * len(offsets), bool)
+        is_found[item] = True
+        if np.count_nonzero(is_found) == len(item):
+            return
+    item.sort()
     yield from np.unique(item[1:][item[1:] == item[:-1]] // codes).tolist()
 
 

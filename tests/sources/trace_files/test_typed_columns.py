@@ -184,45 +184,70 @@ def _decoded(events: list[Event]) -> tuple[list[int], list[Event]]:
     return valid, [{**row, "request_id": None} for batch in decoded.events for row in batch.to_pylist()]
 
 
-def _rows(columns: dict[str, pa.Array]) -> list[dict[str, Any]]:
-    """Return the events of these columns, with null for the other fields."""
+def _rows(columns: dict[str, pa.Array], valid: Any) -> list[dict[str, Any]]:
+    """Return the events of these columns, with null for the other fields; other rows have to be null."""
     count = len(columns["time_us"])
     arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in FIELDS]
-    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(arrays, schema=FIELDS).to_pylist()
+    batch = pa.RecordBatch.from_arrays(arrays, schema=FIELDS)
+    batch.validate(full=True)
+    rest = batch.filter(pa.array(~valid))
+    assert all(column.null_count == rest.num_rows for column in rest.columns)
+    rows: list[dict[str, Any]] = batch.filter(pa.array(valid)).to_pylist()
     return rows
 
 
-@given(st.lists(_fetches, min_size=1, max_size=6))
+@given(st.lists(st.none() | _fetches, min_size=1, max_size=6))
 @examples(300)
-def test_fetches_without_json_equal_decoded_ones(given: list[Event]) -> None:
-    brokers = pa.array([fetch["broker"] for fetch in given], pa.int32())
+def test_fetches_without_json_equal_decoded_ones(given: list[Event | None]) -> None:
+    fetches = [fetch for fetch in given if fetch is not None]
+    places = [number for number, fetch in enumerate(given) if fetch is not None]
+    brokers = pa.array([fetch["broker"] if fetch else 1 for fetch in given], pa.int32())
     columns, valid = fetches_as_events(pa.array(given, FETCH), brokers)
-    assert (np.flatnonzero(valid).tolist(), _rows(columns)) == _decoded([{"type": "fetch", **row} for row in given])
+    numbers, rows = _decoded([{"type": "fetch", **fetch} for fetch in fetches])
+    assert (np.flatnonzero(valid).tolist(), _rows(columns, valid)) == ([places[number] for number in numbers], rows)
 
 
-@given(st.lists(_changes, min_size=1, max_size=6))
+def test_items_of_null_are_no_items() -> None:
+    """Arrow allows items in lists that are null, as a selection of rows may leave them."""
+    item = {"topic": "t", "partition": 0, "fetch_offset": 0, "max_bytes": 1, "current_leader_epoch": -1}
+    numbers = dict.fromkeys(("time_us", "replica_id", "max_wait_ms", "min_bytes", "max_bytes"), 1)
+    fetch = {**numbers, "isolation": "read_committed", "partitions": [item], "hard_max_bytes": True, "client_id": "c"}
+    fetches = pa.array([fetch, fetch], FETCH)
+    hidden = pa.StructArray.from_arrays(fetches.flatten(), fields=list(FETCH), mask=pa.array([True, False]))
+    columns, valid = fetches_as_events(hidden, pa.array([1, 1], pa.int32()))
+    assert valid.tolist() == [False, True]
+    assert _rows(columns, valid) == _decoded([{"type": "fetch", **fetch, "broker": 1}])[1]
+
+
+@given(st.lists(st.none() | _changes, min_size=1, max_size=6))
 @examples(300)
-def test_changes_without_json_equal_decoded_ones(given: list[Event]) -> None:
-    kind = given[0]["change"]
+def test_changes_without_json_equal_decoded_ones(given: list[Event | None]) -> None:
     of_others = {
         "log_end": ["replica_id"],
         "replica_end": ["bytes", "batches"],
         "high_watermark": ["bytes", "batches", "replica_id"],
-    }[kind]
-    rows = [{**row, "change": kind, **dict.fromkeys(of_others)} for row in given]
-    places = {
-        name: pa.array([row[name] for row in rows], type_)
-        for name, type_ in {
-            "time_us": pa.int64(),
-            "broker": pa.int32(),
-            "topic": pa.string(),
-            "partition": pa.int32(),
-        }.items()
     }
-    columns, valid = changes_as_events(kind, pa.array(rows, CHANGED), places)
-    assert (np.flatnonzero(valid).tolist(), _rows(columns)) == _decoded([{"type": "partition", **row} for row in rows])
+    rows = [row and {**row, **dict.fromkeys(of_others[row["change"]])} for row in given]
+    of_partition = {"time_us": pa.int64(), "broker": pa.int32(), "topic": pa.string(), "partition": pa.int32()}
+    place = {"time_us": 1, "broker": 1, "topic": "t", "partition": 0}
+    columns, valid = changes_as_events(
+        pa.array(rows, CHANGED),
+        {name: pa.array([(row or place)[name] for row in rows], type_) for name, type_ in of_partition.items()},
+    )
+    changes = [row for row in rows if row is not None]
+    numbers, decoded = _decoded([{"type": "partition", **row} for row in changes])
+    by_kind = sorted(zip(numbers, decoded, strict=True), key=lambda each: each[0])
+    places = [number for number, row in enumerate(rows) if row is not None]
+    assert np.flatnonzero(valid).tolist() == [places[number] for number, _ in by_kind]
+    assert _rows(columns, valid) == [row for _, row in by_kind]
+
+
+def test_change_with_a_field_of_another_kind_is_not_taken() -> None:
+    change = {"change": "high_watermark", "offset": 5, "bytes": 7, "batches": None, "replica_id": None}
+    place = {"time_us": pa.array([1]), "broker": pa.array([1]), "topic": pa.array(["t"]), "partition": pa.array([0])}
+    assert changes_as_events(pa.array([change], CHANGED), place)[1].tolist() == [False]
 
 
 def test_empty_slice_of_fetches_gives_no_events() -> None:
     columns, valid = fetches_as_events(pa.nulls(2, FETCH)[1:1], pa.array([], pa.int32()))
-    assert (_rows(columns), len(valid)) == ([], 0)
+    assert (_rows(columns, valid), len(valid)) == ([], 0)

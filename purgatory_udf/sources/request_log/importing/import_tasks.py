@@ -111,9 +111,6 @@ _MOVING = frozenset({"log_end", "high_watermark", "replica_end"})
 # Columns with the offsets of a produce.
 _OFFSETS = ["sub", "slots", "bases", "ends"]
 
-# Columns that a finished event takes from its row.
-_ROW_COLUMNS = ["file", "at_line", "recorded", "request_id", "time_us"]
-
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
 Row = dict[str, Any]
@@ -422,7 +419,8 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
     lines = _texts(others)
     decoded = decode_lines(lines) if rename is None else DecodedLines([], [], list(range(len(lines))))
     for events, numbers in zip(decoded.events, decoded.numbers, strict=True):
-        groups.append(EventsOfGroup(dict(zip(events.schema.names, events.columns, strict=True)), left[numbers]))
+        columns = dict(zip(events.schema.names, events.columns, strict=True))
+        groups.append(EventsOfGroup(columns, left[numbers], np.arange(len(numbers))))
     judged = []
     for number in decoded.undecoded:
         (row,) = others.slice(number, 1).to_pylist()
@@ -448,33 +446,28 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
 
 
 class EventsOfGroup(NamedTuple):
-    """Events with the same columns, by name, and the numbers of their rows."""
+    """Events with the same columns, by name; event i belongs to row `places[i]`, and is in row `rows[i]` of them."""
 
     columns: dict[str, pa.Array]
     places: Integers
+    rows: Integers
 
 
 def _valid_columns(batch: pa.RecordBatch) -> Iterator[EventsOfGroup]:
     """Yield the events without JSON that are certainly valid."""
-    for kind, as_events in (("fetch", fetches_as_events), ("produce", produces_as_events)):
-        is_kind = batch.column(kind).is_valid()
-        places = np.flatnonzero(is_kind)
-        if len(places):
-            # Other columns are costly to filter.
-            rows = batch.select([kind, "broker", *_OFFSETS]).filter(is_kind)
-            structs = rows.column(kind) if kind == "fetch" else _with_offsets(rows)
-            columns, valid = as_events(structs, rows.column("broker"))
-            yield EventsOfGroup(columns, places[valid])
-    partition = ["time_us", "broker", "topic", "partition"]
-    changes = batch.select(["change", *partition])
-    kinds = pc.struct_field(batch.column("change"), "change")
-    for kind in kinds.drop_null().unique().to_pylist():
-        is_kind = pc.equal(kinds, kind).fill_null(False)
-        places = np.flatnonzero(is_kind)
-        rows = changes.filter(is_kind)
-        of_partition = {name: rows.column(name) for name in partition}
-        columns, valid = changes_as_events(kind, rows.column("change"), of_partition)
-        yield EventsOfGroup(columns, places[valid])
+    brokers, produces = batch.column("broker"), batch.column("produce").is_valid()
+    columns, valid = fetches_as_events(batch.column("fetch"), brokers)
+    places = np.flatnonzero(valid)
+    yield EventsOfGroup(columns, places, places)
+    places = np.flatnonzero(produces)
+    # Other columns are costly to filter.
+    rows = batch.select(["produce", "broker", *_OFFSETS]).filter(produces)
+    columns, valid = produces_as_events(_with_offsets(rows), rows.column("broker"))
+    yield EventsOfGroup(columns, places[valid], np.flatnonzero(valid))
+    partition = {name: batch.column(name) for name in ("time_us", "broker", "topic", "partition")}
+    columns, valid = changes_as_events(batch.column("change"), partition)
+    places = np.flatnonzero(valid)
+    yield EventsOfGroup(columns, places, places)
 
 
 def _with_offsets(rows: pa.RecordBatch) -> pa.StructArray:
@@ -499,28 +492,23 @@ def _with_offsets(rows: pa.RecordBatch) -> pa.StructArray:
 
 def _of_groups(groups: Sequence[EventsOfGroup], batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
     """Return the batch (FINISHED) of the events of all groups, with the values of their rows and in the rows' order."""
-    is_event = np.zeros(batch.num_rows, bool)
+    joined = _joined_columns(groups, batch.num_rows)
+    given = {
+        "number": pa.array(np.arange(first, first + batch.num_rows)),
+        **{name: batch.column(name) for name in ("file", "at_line")},
+        **joined,
+        **_request_columns(joined, batch),
+    }
+    columns = [given[field.name] if field.name in given else nulls(len(batch), field.type) for field in FINISHED]
+    finished = pa.RecordBatch.from_arrays(columns, schema=FINISHED)
+    is_event = np.zeros(len(batch), bool)
     for group in groups:
         is_event[group.places] = True
-    numbers = np.flatnonzero(is_event)
-    rows = batch.select(_ROW_COLUMNS)
-    if len(numbers) < len(rows):
-        rows = rows.filter(pa.array(is_event))
-    new_places = np.cumsum(is_event) - 1
-    groups = [group._replace(places=new_places[group.places]) for group in groups]
-    joined = _joined_columns(groups, len(rows))
-    given = {
-        "number": pa.array(numbers + first, pa.int64()),
-        **{name: rows.column(name) for name in ("file", "at_line")},
-        **joined,
-        **_request_columns(joined, rows),
-    }
-    columns = [given[field.name] if field.name in given else nulls(len(rows), field.type) for field in FINISHED]
-    return pa.RecordBatch.from_arrays(columns, schema=FINISHED)
+    return finished if is_event.all() else finished.filter(pa.array(is_event))
 
 
 def _joined_columns(groups: Sequence[EventsOfGroup], count: int) -> dict[str, pa.Array]:
-    """Return the columns of `count` events in several groups; columns without values are left out."""
+    """Return the columns of events in several groups, for `count` rows; columns without values are left out."""
     columns = {}
     indices: dict[tuple[int, ...], pa.Array] = {}
     for name in dict.fromkeys(name for group in groups for name in group.columns):
@@ -528,21 +516,30 @@ def _joined_columns(groups: Sequence[EventsOfGroup], count: int) -> dict[str, pa
         numbers = tuple(
             number
             for number, group in enumerate(groups)
-            if name in group.columns and group.columns[name].null_count < len(group.places)
+            if name in group.columns and group.columns[name].null_count < len(group.columns[name])
         )
         if not numbers:
             continue
+        of_column = [groups[number] for number in numbers]
+        arrays = [group.columns[name] for group in of_column]
+        if len(numbers) == 1 and of_column[0].rows is of_column[0].places:
+            (columns[name],) = arrays
+            continue
         if numbers not in indices:
-            indices[numbers] = _indices([groups[number].places for number in numbers], count)
-        joined = pa.concat_arrays([groups[number].columns[name] for number in numbers])
-        columns[name] = joined.take(indices[numbers])
+            indices[numbers] = _indices(of_column, list(map(len, arrays)), count)
+        columns[name] = pa.concat_arrays(arrays).take(indices[numbers])
     return columns
 
 
-def _indices(places: Sequence[Integers], count: int) -> pa.Array:
-    """Return for each of `count` rows its index in the sequence of `places`; null for rows that have no place in it."""
-    indices = np.full(count, -1)
-    indices[np.concatenate(places)] = np.arange(sum(map(len, places)))
+def _indices(groups: Sequence[EventsOfGroup], lengths: Sequence[int], count: int) -> pa.Array:
+    """Return for each of `count` rows its index in the joined columns of the groups; null for rows without an event.
+
+    `lengths` are those of the groups' columns.
+    """
+    indices, first = np.full(count, -1), 0
+    for group, length in zip(groups, lengths, strict=True):
+        indices[group.places] = first + group.rows
+        first += length
     return pa.array(indices, mask=indices < 0)
 
 
