@@ -26,6 +26,7 @@ from tempfile import TemporaryFile
 from types import CellType, FunctionType
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 # Largest size of pickled code without its buffers: pickling more takes as long as a fork. Least size of a buffer that
@@ -147,12 +148,28 @@ def read_call(call: bytes, files: Sequence[IO[bytes]]) -> Any:
 
 
 # Length of the shared columns of nulls.
-_MANY = 10_000
+_MANY = 1 << 17
 
 
 @cache
 def _many_nulls(type_: pa.DataType) -> pa.Array:
+    zeros, types = _zeros(), pa.types
+    if types.is_struct(type_):
+        return pa.Array.from_buffers(type_, _MANY, [zeros], _MANY, children=[_many_nulls(each.type) for each in type_])
+    if types.is_list(type_):
+        items = pa.nulls(0, type_.value_type)
+        return pa.Array.from_buffers(type_, _MANY, [zeros, zeros], _MANY, children=[items])
+    if types.is_string(type_) or types.is_binary(type_):
+        return pa.Array.from_buffers(type_, _MANY, [zeros, zeros, pa.py_buffer(b"")], _MANY)
+    if types.is_primitive(type_):
+        return pa.Array.from_buffers(type_, _MANY, [zeros, zeros], _MANY)
     return pa.nulls(_MANY, type_)
+
+
+@cache
+def _zeros() -> pa.Buffer:
+    """Return memory for the values of `_MANY` nulls. While it is only read, the operating system keeps one page."""
+    return pa.py_buffer(np.zeros(_MANY + 1, np.int64))
 
 
 def nulls(count: int, type_: pa.DataType) -> pa.Array:
@@ -172,12 +189,12 @@ class _LimitedCode(io.BytesIO):
 class _CallPickler(pickle.Pickler):
     """Pickles functions within functions as well, for a process that has the same modules.
 
-    Types and buffers of chunks of nulls are left out.
+    A column has its type once; types of its chunks, and buffers of chunks of nulls are left out.
     """
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, pa.ChunkedArray):
-            chunks = [len(chunk) if chunk.null_count == len(chunk) else chunk for chunk in value.chunks]
+            chunks = [len(chunk) if chunk.null_count == len(chunk) else _content(chunk) for chunk in value.chunks]
             return _column, (value.type, chunks)
         if not isinstance(value, FunctionType) or "<" not in value.__qualname__:
             return NotImplemented
@@ -186,9 +203,42 @@ class _CallPickler(pickle.Pickler):
         return _function, (marshal.dumps(value.__code__), value.__module__, value.__qualname__, defaults, cells)
 
 
-def _column(type_: pa.DataType, chunks: Sequence[pa.Array | int]) -> pa.ChunkedArray:
+class _Content(NamedTuple):
+    """An array without its types."""
+
+    length: int
+    offset: int
+    buffers: list[pa.Buffer | None]
+    children: list[Any]
+
+
+def _content(array: pa.Array) -> _Content | pa.Array:
+    """Return the content of an array of a usual type; others are returned as they are."""
+    type_ = array.type
+    if pa.types.is_list(type_):
+        children = [_content(array.values)]
+    elif pa.types.is_struct(type_) and not array.offset:
+        children = list(map(_content, map(array.field, range(type_.num_fields))))
+    elif pa.types.is_primitive(type_) or pa.types.is_string(type_) or pa.types.is_binary(type_):
+        children = []
+    else:
+        return array
+    return _Content(len(array), array.offset, array.buffers()[: type_.num_buffers], children)
+
+
+def _array(type_: pa.DataType, content: _Content | pa.Array) -> pa.Array:
+    """Return an array, given its type and what `_content` returned."""
+    if not isinstance(content, _Content):
+        return content
+    types = [type_.field(number).type for number in range(type_.num_fields)]
+    children = list(map(_array, types, content.children))
+    return pa.Array.from_buffers(type_, content.length, content.buffers, -1, content.offset, children)
+
+
+def _column(type_: pa.DataType, chunks: Sequence[_Content | pa.Array | int]) -> pa.ChunkedArray:
     """Return a column that `_CallPickler` has pickled; an integer is the length of a chunk of nulls."""
-    return pa.chunked_array([nulls(chunk, type_) if isinstance(chunk, int) else chunk for chunk in chunks], type_)
+    arrays = [nulls(chunk, type_) if isinstance(chunk, int) else _array(type_, chunk) for chunk in chunks]
+    return pa.chunked_array(arrays, type_)
 
 
 def _function(code: bytes, module: str, name: str, defaults: tuple[Any, Any], cells: list[Any]) -> FunctionType:

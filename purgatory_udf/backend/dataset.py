@@ -440,8 +440,20 @@ def _most_alone() -> int:
 
 
 def _rows_between(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: int, end: int) -> list[pa.RecordBatch]:
-    part = rows.slice(begin, end - begin) if places is None else rows.take(places[begin:end])
+    part = rows.slice(begin, end - begin) if places is None else rows_at(rows, places[begin:end])
     return part.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def rows_at(rows: pa.Table, places: npt.NDArray[np.uint64]) -> pa.Table:
+    """Return the rows of a table at these places, as `take` does, which first joins all chunks of nested columns."""
+    batches = rows.to_batches()
+    sizes = np.array([batch.num_rows for batch in batches], np.int64)
+    number = np.searchsorted(np.cumsum(sizes), places, side="right")
+    is_used = np.bincount(number, minlength=len(batches)) > 0
+    if is_used.all():
+        return rows.take(places)
+    used = pa.Table.from_batches([batches[each] for each in np.flatnonzero(is_used).tolist()], rows.schema)
+    return used.take(places.astype(np.int64) - np.cumsum(np.where(is_used, 0, sizes))[number])
 
 
 def _borders(

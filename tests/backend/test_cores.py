@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from multiprocessing import get_context
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend import process_pool
-from purgatory_udf.backend.call_transfer import CallWriter
+from purgatory_udf.backend.call_transfer import CallWriter, nulls, read_call
 from purgatory_udf.backend.process_pool import kept_processes, run_parallel
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 
@@ -217,6 +218,50 @@ def test_kept_process_gets_chunks_of_nulls() -> None:
     for table in made:
         assert table.column("column").equals(column)
         assert set(table.column("process").unique().to_pylist()) <= first
+
+
+def test_columns_of_all_types_are_pickled() -> None:
+    nested = pa.struct([("values", pa.list_(pa.struct([("name", pa.string())]))), ("is_set", pa.bool_())])
+    rows: list[Any] = [
+        {"values": [{"name": "é"}, None, {"name": None}], "is_set": True},
+        None,
+        {"values": None},
+        {"values": []},
+    ]
+    arrays = [
+        pa.array(rows * 100, nested),
+        pa.array([[b"x", None], None, []] * 100, pa.list_(pa.binary())),
+        pa.array([1, None, 3] * 100, pa.timestamp("us", "UTC")),
+        pa.array(["a", "b", None] * 100).dictionary_encode(),
+        pa.array([[1, 2], None, [3]] * 100, pa.large_list(pa.int64())),
+        pa.array([None, "a"] * 100, pa.large_string()),
+        pa.nulls(5),
+    ]
+    for array in arrays:
+        columns = [pa.chunked_array([array, array[1:], array[7:7], array[3:200]]), pa.chunked_array([], array.type)]
+        writer = CallWriter()
+        code = writer.serialized(columns)
+        assert code is not None
+        read = read_call(code, [writer.inputs])
+        assert read == columns
+        for column in read:
+            column.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        *(pa.int32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(), pa.timestamp("us", "UTC"), pa.null()),
+        *(pa.list_(pa.string()), pa.large_string(), pa.dictionary(pa.int32(), pa.string())),
+        pa.struct([("values", pa.list_(pa.struct([("name", pa.string())]))), ("is_set", pa.bool_())]),
+    ],
+)
+def test_shared_nulls_are_those_of_arrow(type_: pa.DataType) -> None:
+    for length in (0, 5, 1 << 17, (1 << 17) + 1):
+        made = nulls(length, type_)
+        made.validate(full=True)
+        assert made.type == type_ and made.null_count == length and made.equals(pa.nulls(length, type_))
+    assert pa.concat_arrays([nulls(3, type_), nulls(2, type_)]).equals(pa.nulls(5, type_))
 
 
 def test_large_code_is_inherited_by_new_process() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -133,6 +134,15 @@ def test_kept_process_takes_half_as_large_steps(is_kept: bool, monkeypatch: pyte
             process_pool.run_parallel(lambda _: (), range(2))
         made = LocalBackend().dataset_of(numbers).map_groups(["key"], (), ids, pa.schema([("id", pa.int64())]))
         assert (made.collect().num_rows > 1) is is_kept
+
+
+@pytest.mark.parametrize("places", [[], [5], [9, 0, 9], [3, 4, 2], [8, 1, 6, 0, 4, 9]])
+def test_rows_at_places_are_those_of_take(places: list[int]) -> None:
+    """Columns may be in different chunks, of which some are empty."""
+    numbers = pa.chunked_array([[0, 1, 2], [3], [], [4, 5, 6, 7], [8, 9]], pa.int64())
+    lists = pa.chunked_array([[[number] * number for number in range(10)]], pa.list_(pa.int64()))
+    rows, wanted = pa.table({"number": numbers, "list": lists}), np.array(places, np.uint64)
+    assert dataset.rows_at(rows, wanted).equals(rows.take(wanted))
 
 
 @pytest.mark.parametrize(("most_alone", "processes"), [(1 << 20, 1), (0, 2)])

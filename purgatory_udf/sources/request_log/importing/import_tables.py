@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -125,20 +127,23 @@ def write_tables(
     """
     for name in NAMES:
         backend.files.remove(layout.table(name))
+    path = layout.table(REJECTED_TABLE)
     if finished.events.schema.equals(WRITTEN):
         written = finished.events.collect()
         refused = written.num_rows - written.column("rule").null_count
     else:
         tasks = task_sizes(finished.events)
         refused = sum(task.refused for task in tasks)
-    path = layout.table(REJECTED_TABLE)
     if bad_lines + refused:
         finished.rejected.save(path, COMMENTED_TABLES[REJECTED_TABLE])
+        create = None
     else:
-        backend.delta(path).create(path, COMMENTED_TABLES[REJECTED_TABLE])
+        create = partial(backend.delta(path).create, path, COMMENTED_TABLES[REJECTED_TABLE])
     if finished.events.schema.equals(WRITTEN):
-        accepted = _create_of_files(layout, written)
+        accepted = _create_of_files(layout, written, create)
     else:
+        if create is not None:
+            create()
         accepted = sum(task.size for task in tasks) - refused
         recorded = finished.events.map_columns(recorded_rows(tasks, run_id, source), RECORDED)
         recorded.save(layout.table(RECORDED_TABLE), COMMENTED_TABLES[RECORDED_TABLE])
@@ -214,18 +219,29 @@ def _written(table: str, parts: Sequence[pa.Table], number: int, folder: str) ->
     return pa.RecordBatch.from_pylist(files, schema=WRITTEN)
 
 
-def _create_of_files(layout: Layout, written: pa.Table) -> int:
-    """Move written files to new tables, `events` last; return the number of events."""
+def _create_of_files(layout: Layout, written: pa.Table, before: Callable[[], None] | None) -> int:
+    """Move written files to new tables, `events` last; return the number of events.
+
+    `before`, if given, creates a further table before `events`, at the same time as `recorded`.
+    """
     from purgatory_udf.backend.local_delta import create_of_files, create_with_files
 
     files = written.filter(written.column("name").is_valid()).to_pylist()
     files.sort(key=lambda file: int(file["first"]))
-    for table, metadata in ((RECORDED_TABLE, {}), (EVENTS_TABLE, TIME_ORDER_METADATA)):
+
+    def create(table: str, metadata: Mapping[str, str]) -> None:
         of_table, schema = [file for file in files if file["table"] == table], COMMENTED_TABLES[table]
         if of_table:
             create_of_files(of_table, layout.table(table), _INDEXED[table], metadata, schema)
         else:
             create_with_files([schema.empty_table()], layout.table(table), _INDEXED[table], metadata, schema)
+
+    with ThreadPoolExecutor(1) as thread:
+        created = [thread.submit(before)] if before is not None else []
+        create(RECORDED_TABLE, {})
+    for each in created:
+        each.result()
+    create(EVENTS_TABLE, TIME_ORDER_METADATA)
     return sum(file["rows"] for file in files if file["table"] == EVENTS_TABLE)
 
 
