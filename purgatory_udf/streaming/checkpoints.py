@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 
@@ -19,7 +23,7 @@ from purgatory_udf.rules.engine.loop.codes import key_parts
 from purgatory_udf.rules.engine.loop.engine_state import State
 from purgatory_udf.rules.engine.loop.state_codec import decode_state
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.output_folder import Layout, local_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,13 +182,30 @@ def inspect(session: SparkSession | Backend, checkpoint: str, limit: int) -> Ins
     spark = backend.spark
     # The state store reader needs a coordinator, which a session creates when its streams are listed.
     assert spark.streams.active is not None
-    states = spark.read.format("statestore").load(path)
-    value = "value.groupState" if "groupState" in states.select("value.*").columns else "value"
-    rows = states.select(f"{value}.state", f"{value}.waiting").mapInPandas(_inspected, _INSPECTED).cache()
-    totals = rows.selectExpr("count(*) AS keys", "sum(open) AS open", "sum(bytes) AS bytes").first()
-    assert totals is not None
-    listed = rows.orderBy(rows.open.desc(), rows.next_deadline_ms, rows.key).limit(limit).collect()
+    with _encoded_as_itself(path) as plain:
+        states = spark.read.format("statestore").load(plain)
+        value = "value.groupState" if "groupState" in states.select("value.*").columns else "value"
+        rows = states.select(f"{value}.state", f"{value}.waiting").mapInPandas(_inspected, _INSPECTED).cache()
+        totals = rows.selectExpr("count(*) AS keys", "sum(open) AS open", "sum(bytes) AS bytes").first()
+        assert totals is not None
+        listed = rows.orderBy(rows.open.desc(), rows.next_deadline_ms, rows.key).limit(limit).collect()
     return Inspection([tuple(row) for row in listed], totals.keys, totals.open or 0, totals.bytes or 0)
+
+
+@contextmanager
+def _encoded_as_itself(path: str) -> Iterator[str]:
+    """Provide a path to a folder that is the same in a URI: of a local folder with a blank, for example, a link.
+
+    The reader of state stores takes the encoded form of a path for its name.
+    """
+    folder = local_folder(path)
+    if folder is None or quote(str(folder.absolute())) == str(folder.absolute()):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="purgatory-") as links:
+        link = Path(links, "checkpoint")
+        link.symlink_to(folder.absolute())
+        yield str(link)
 
 
 def _missing_state_reason(backend: Backend, out: str) -> str:
