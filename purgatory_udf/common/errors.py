@@ -6,6 +6,9 @@ import re
 
 from purgatory_udf.common.installation import COMMAND
 
+# Interrupts that Python ignored, because they were raised in a finalizer, such as one of Py4J.
+ignored_interrupts: list[BaseException] = []
+
 
 class UserError(Exception):
     """The input, an option or the configuration is invalid: exit status 2.

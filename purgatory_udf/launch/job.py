@@ -243,8 +243,10 @@ def with_option(sentence: str, options: Mapping[str, Any]) -> str:
 def _is_interrupt(error: BaseException | None) -> bool:
     """Return whether the error was caused by an interrupt.
 
-    The same interrupt may have stopped the JVM, so that handling it raises another error.
+    The same interrupt may have stopped the JVM, so that handling it, or the next call of the JVM, raises another error.
     """
+    if errors.ignored_interrupts:
+        return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from purgatory_udf.backend import spark_workers
+from purgatory_udf.common.errors import ignored_interrupts
 from purgatory_udf.common.installation import conf_folder
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import jvm, runtimes
@@ -122,9 +123,18 @@ def _silence_interrupts() -> None:
     """
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_interrupt)
+    sys.unraisablehook = _note_interrupt
     from pyspark.accumulators import AccumulatorTCPServer
 
     AccumulatorTCPServer.handle_error = _report_error  # type: ignore[assignment, method-assign]
+
+
+def _note_interrupt(ignored: sys.UnraisableHookArgs) -> None:
+    """Print an exception that Python ignores; but keep an interrupt, so that the job reports it."""
+    if isinstance(ignored.exc_value, KeyboardInterrupt):
+        ignored_interrupts.append(ignored.exc_value)
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def _report_error(server: socketserver.BaseServer, request: Any, client_address: Any) -> None:

@@ -189,12 +189,14 @@ def parse_limit(text: str) -> Limit:
 
 def parse_ranges(words: Sequence[str]) -> list[SettingRange]:
     """Parse the values of `--over`, such as `fetch.min_bytes=1..100000`. Raises UserError if one is invalid."""
-    ranges = []
+    ranges: list[SettingRange] = []
     for word in words:
         match = _OVER.fullmatch(word.strip())
         if match is None or int(match[2]) >= int(match[3]):
             raise UserError(f"--over {word}: expected key=low..high (keys: {', '.join(SETTING_KEYS)})")
         parse_variant_setting(f"{match[1]}={match[2]}")
+        if any(known.key == match[1] for known in ranges):
+            raise UserError(f"--over {word}: {match[1]} already has a range")
         ranges.append(SettingRange(match[1], int(match[2]), int(match[3])))
     if not 1 <= len(ranges) <= max(GRID_SIZES):
         raise UserError(f"--over: expected one to {max(GRID_SIZES)} settings, got {len(ranges)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,11 @@ import typer
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.accumulators import AccumulatorTCPServer
 
+from purgatory_udf.common import errors
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.launch import job as job_module
-from purgatory_udf.launch.spark_session import _is_not_interrupt, _report_error
+from purgatory_udf.launch import spark_session
+from purgatory_udf.launch.spark_session import _is_not_interrupt, _note_interrupt, _report_error
 
 
 def _job(error: BaseException | None = None, checks: job_module.Run | None = None) -> job_module.Job:
@@ -229,6 +232,32 @@ def test_failure_during_interrupt_is_an_interrupt(capsys: pytest.CaptureFixture[
     failed.__context__ = ValueError("in between")
     failed.__context__.__context__ = KeyboardInterrupt()
     assert _job(failed).status(["--out", "o"]) == 130
+    assert capsys.readouterr().err == "test-job: interrupted\n"
+
+
+class _Finalized:
+    """An object with an error in its finalizer, which Python ignores."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __del__(self) -> None:
+        raise self._error
+
+
+def test_failure_after_ignored_interrupt_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The interrupt comes in a finalizer, and the JVM that it has stopped as well fails the next call."""
+    ignored: list[BaseException] = []
+    for module in (errors, spark_session):
+        monkeypatch.setattr(module, "ignored_interrupts", ignored)
+    monkeypatch.setattr(sys, "unraisablehook", _note_interrupt)
+    for error in (ValueError("another"), KeyboardInterrupt()):
+        _Finalized(error)
+    shown = capsys.readouterr().err
+    assert "ValueError: another" in shown and "KeyboardInterrupt" not in shown
+    assert _job(Py4JNetworkError("Error while sending or receiving")).status(["--out", "o"]) == 130
     assert capsys.readouterr().err == "test-job: interrupted\n"
 
 

@@ -56,6 +56,10 @@ def test_options_are_parsed() -> None:
         (lambda: parse_limit("p99 < 50"), "--within p99 < 50: expected a figure and its limit"),
         (lambda: parse_ranges(["fetch.min_bytes=5"]), "--over fetch.min_bytes=5: expected key=low..high"),
         (lambda: parse_ranges(["fetch.bytes=1..5"]), "fetch.bytes: unknown key; predictions support"),
+        (
+            lambda: parse_ranges(["fetch.min_bytes=1..5", "fetch.min_bytes=7..9"]),
+            "--over fetch.min_bytes=7..9: fetch.min_bytes already has a range",
+        ),
         (lambda: parse_ranges([]), "--over: expected one to 3 settings, got 0"),
     ],
 )
