@@ -48,7 +48,6 @@ from purgatory_udf.rules.engine.loop.codes import (
 )
 from purgatory_udf.rules.engine.loop.engine_call import KeyNames
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
-from purgatory_udf.rules.engine.parallel_pieces import run_in_thread, threads_for
 
 
 class Int64Field(Int64Enum):
@@ -527,8 +526,6 @@ class OutcomeColumns:
 
     def _columns(self) -> dict[str, pa.Array]:
         """Return the columns of the ended operations; each table takes the columns in its schema."""
-        several = threads_for(len(self._part_bytes)) > 1
-        partitions = run_in_thread(self._partitions) if several else self._partitions
         decided, longs, ints, names = self._decided, self._longs, self._ints, self._names
         text = longs[Int64Field.TEXT]
         ended_at, rule = _timestamps(longs[Int64Field.ENDED]), _RULES.column(ints[Int32Field.RULE])
@@ -554,7 +551,7 @@ class OutcomeColumns:
             "fetcher": _FETCHERS.column(ints[Int32Field.FETCHER]),
             "after_end": _bool_array(longs[Int64Field.ENDED] > self._end_us),
             "answered_bytes": self._of_fetches(longs[Int64Field.ANSWERED]),
-            "partitions": partitions(),
+            "partitions": self._partitions(),
         }
 
     def _of_fetches(self, values: Records) -> pa.Array:

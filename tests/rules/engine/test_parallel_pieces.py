@@ -130,7 +130,7 @@ def test_thread_count_follows_rows_and_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pa, "cpu_count", lambda: 1)
     assert parallel_pieces.threads_for(10_000_000) == 1
     monkeypatch.setattr(pa, "cpu_count", lambda: 64)
-    assert [parallel_pieces.threads_for(rows) for rows in (0, 40_000, 70_000, 10_000_000)] == [1, 1, 2, 4]
+    assert [parallel_pieces.threads_for(rows) for rows in (0, 80_000, 140_000, 10_000_000)] == [1, 1, 2, 4]
 
 
 def test_exceptions_in_threads_are_raised() -> None:
