@@ -130,24 +130,23 @@ def ingest_request_log(
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
     with _staging(backend, layout.table(STAGING)) as keep:
         report_phase(f"reading {counted(len(files), 'file')}, {sum(file.size for file in files) / 1e6:,.1f} MB")
-        with kept_processes():
-            backend, read = _stored(backend, layout.table(STAGING), files, options)
-            overview = overview_of(read)
-            _require_requests(overview.tally.counts, files)
-            rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
-            is_local = backend.is_on_this_machine(layout.out)
-            event_files = EventFiles(layout.table(STAGING), options.events_per_file) if is_local else None
-            whole = WholeLog(
-                backend,
-                given,
-                run.run_id,
-                sources.__getitem__,
-                keep,
-                rename,
-                report_phase,
-                event_files,
-            )
-            converted = whole.convert(read, overview)
+        backend, read = _stored(backend, layout.table(STAGING), files, options)
+        overview = overview_of(read)
+        _require_requests(overview.tally.counts, files)
+        rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
+        is_local = backend.is_on_this_machine(layout.out)
+        event_files = EventFiles(layout.table(STAGING), options.events_per_file) if is_local else None
+        whole = WholeLog(
+            backend,
+            given,
+            run.run_id,
+            sources.__getitem__,
+            keep,
+            rename,
+            report_phase,
+            event_files,
+        )
+        converted = whole.convert(read, overview)
         bad_lines = converted.report.counts["bad_lines"]
         accepted, rejected = write_tables(
             backend,
@@ -211,6 +210,7 @@ class WholeLog:
     report_phase: Callable[[str], None] = log.info
     files: EventFiles | None = None
 
+    @kept_processes()
     def convert(self, read: Dataset, overview: Overview) -> ConvertedLog:
         """Convert the READ rows of the log."""
         context = overview.context(self.given)
