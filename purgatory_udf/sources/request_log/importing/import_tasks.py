@@ -455,19 +455,22 @@ class EventsOfGroup(NamedTuple):
 
 def _valid_columns(batch: pa.RecordBatch) -> Iterator[EventsOfGroup]:
     """Yield the events without JSON that are certainly valid."""
-    brokers, produces = batch.column("broker"), batch.column("produce").is_valid()
-    columns, valid = fetches_as_events(batch.column("fetch"), brokers)
-    places = np.flatnonzero(valid)
-    yield EventsOfGroup(columns, places, places)
-    places = np.flatnonzero(produces)
-    # Other columns are costly to filter.
-    rows = batch.select(["produce", "broker", *_OFFSETS]).filter(produces)
-    columns, valid = produces_as_events(_with_offsets(rows), rows.column("broker"))
-    yield EventsOfGroup(columns, places[valid], np.flatnonzero(valid))
     partition = {name: batch.column(name) for name in ("time_us", "broker", "topic", "partition")}
-    columns, valid = changes_as_events(batch.column("change"), partition)
-    places = np.flatnonzero(valid)
-    yield EventsOfGroup(columns, places, places)
+    fetches, produces, changes = (batch.column(name) for name in ("fetch", "produce", "change"))
+    if fetches.null_count < len(batch):
+        columns, valid = fetches_as_events(fetches, partition["broker"])
+        places = np.flatnonzero(valid)
+        yield EventsOfGroup(columns, places, places)
+    if produces.null_count < len(batch):
+        places = np.flatnonzero(produces.is_valid())
+        # Other columns are costly to filter.
+        rows = batch.select(["produce", "broker", *_OFFSETS]).filter(produces.is_valid())
+        columns, valid = produces_as_events(_with_offsets(rows), rows.column("broker"))
+        yield EventsOfGroup(columns, places[valid], np.flatnonzero(valid))
+    if changes.null_count < len(batch):
+        columns, valid = changes_as_events(changes, partition)
+        places = np.flatnonzero(valid)
+        yield EventsOfGroup(columns, places, places)
 
 
 def _with_offsets(rows: pa.RecordBatch) -> pa.StructArray:
