@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_name_of_inspected_folder_may_need_encoding(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "a b é"
     run_replay(spark, ReplayOptions(append_events(spark, out, growing_trace()), str(out), CONFIG))
