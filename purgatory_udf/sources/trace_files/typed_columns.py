@@ -43,8 +43,6 @@ FIELDS = pa.schema([field for field in EVENTS if field.name not in PLACED])
 
 # Lines with more brackets are left: their nesting may exceed the recursion limit; no event is nested as deep.
 DEEP = 400
-# Most items of different keys or rows that are counted, a byte for each.
-_MOST_FLAGS = 1 << 22
 
 
 class DecodedLines(NamedTuple):
@@ -336,14 +334,7 @@ def _possible_duplicates(
         code, codes = code * width + values, codes * width
     if codes * len(offsets) >= 2**63:
         code, codes = np.unique(code, return_inverse=True)[1], len(code)
-    item = event_of * codes + code
-    if codes * len(offsets) <= _MOST_FLAGS:
-        # Few different items: counting them takes less time than sorting all.
-        is_found = np.zeros(codes * len(offsets), bool)
-        is_found[item] = True
-        if np.count_nonzero(is_found) == len(item):
-            return
-    item.sort()
+    item = np.sort(event_of * codes + code)
     yield from np.unique(item[1:][item[1:] == item[:-1]] // codes).tolist()
 
 

@@ -67,7 +67,7 @@ class Optional:
 
 @dataclass(frozen=True)
 class End:
-    """The end of the line, before further elements: those of lines that lack the elements of an `Optional`."""
+    """The end of the line. The elements after an `Optional` with this element are for lines without its text."""
 
 
 @dataclass(frozen=True)
