@@ -53,7 +53,11 @@ class Backend(ABC):
 
     @abstractmethod
     def run_tasks(
-        self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
+        self,
+        tasks: Sequence[Sequence[Part]],
+        work: Callable[[Part], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        in_threads: bool = False,
     ) -> Dataset:
         """Return the rows that `work` yields for each part.
 
@@ -61,6 +65,7 @@ class Backend(ABC):
             tasks: The parts of each task, which are processed in sequence.
             work: Called with each part.
             schema: Schema of the rows.
+            in_threads: Whether threads execute the tasks, unless Spark does: libraries do most of the work.
         """
 
     @abstractmethod
@@ -119,7 +124,7 @@ class Backend(ABC):
 
 
 class LocalBackend(Backend):
-    """Backend for inputs and tables on the local disk: this process and forks of it, DuckDB and deltalake."""
+    """Backend for inputs and tables on the local disk: this process, its threads and forks, DuckDB and deltalake."""
 
     # Small pieces keep all forked processes busy until the end of the input.
     piece_bytes = 4 << 20
@@ -138,13 +143,19 @@ class LocalBackend(Backend):
         return self._delta
 
     def run_tasks(
-        self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
+        self,
+        tasks: Sequence[Sequence[Part]],
+        work: Callable[[Part], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        in_threads: bool = False,
     ) -> Dataset:
         def part_of(task: Sequence[Part]) -> Callable[[], Iterator[pa.RecordBatch]]:
             return lambda: without_garbage_collection(lambda: chain.from_iterable(map(work, task)))()
 
         parts = [part_of(task) for task in tasks]
-        return SpilledDataset(schema, parts, self._spill_to) if self._spill_to else LocalDataset(schema, parts)
+        if self._spill_to:
+            return SpilledDataset(schema, parts, self._spill_to, in_threads=in_threads)
+        return LocalDataset(schema, parts, in_threads=in_threads)
 
     def dataset_of(self, rows: pa.Table) -> Dataset:
         if self._spill_to is None:
@@ -216,7 +227,11 @@ class SparkBackend(Backend):
         return self._is_local_master and all(map(is_local_path, paths))
 
     def run_tasks(
-        self, tasks: Sequence[Sequence[Part]], work: Callable[[Part], Iterator[pa.RecordBatch]], schema: pa.Schema
+        self,
+        tasks: Sequence[Sequence[Part]],
+        work: Callable[[Part], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        in_threads: bool = False,
     ) -> Dataset:
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,9 @@
 """Distributed rows, and the operations on them that imports consist of.
 
 A step is a function from record batches to record batches. It is independent of its executor: `SparkDataset` calls
-it in a task (`mapInArrow`), `LocalDataset` in one of a few forked processes. Columns that a step does not need are
-dropped before it by `select`, and rows by `where_in` and `where_null`, so that they are not read.
+it in a task (`mapInArrow`), `LocalDataset` in this process or, for many rows, in threads or a few forked processes.
+Columns that a step does not need are dropped before it by `select`, and rows by `where_in` and `where_null`, so that
+they are not read.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.call_transfer import nulls
 from purgatory_udf.backend.delta_store import Transaction
-from purgatory_udf.backend.process_pool import cores, has_kept_processes, run_parallel
+from purgatory_udf.backend.null_columns import nulls
+from purgatory_udf.backend.process_pool import cores, run_parallel
 
 Batches = Iterator[pa.RecordBatch]
 Step = Callable[[Batches], Batches]
@@ -35,15 +36,17 @@ Numbers = npt.NDArray[np.int64]
 
 # Rows handed to a step at once; a step that makes Python objects of rows has those of one batch at a time.
 BATCH_ROWS = 25_000
-# Parts per core, so that no process waits long for another at the end.
+# Parts per forked process, so that none waits long for another at the end.
 _PARTS_PER_CORE = 2
 # Estimated bytes of a row without its strings.
 _ROW_BYTES = 64
 # Smallest parts. Grouped rows are more work than independent ones, so their bytes count twice.
 _LEAST_BYTES, _GROUPED_WEIGHT = 1 << 21, 2
-# Largest input of a step that is not worth another process. Steps take about 200 ms for this many bytes; a fork takes
-# 20 to 50 ms, and then each process copies the memory that it writes to.
-_MOST_ALONE_BYTES = 1 << 24
+# Largest input of a step that is not worth another process. For half as many bytes, a step takes as long with it,
+# because of the fork, and because then each process copies the memory that it writes to.
+_MOST_ALONE_BYTES = 1 << 26
+# Largest input of a step that is not worth another thread.
+_MOST_IN_ONE_THREAD = 1 << 24
 # Number of values up to which a column is compared with each of them; a lookup takes as long as four comparisons.
 _FEW_VALUES = 3
 
@@ -161,19 +164,23 @@ class Dataset(ABC):
 
 
 class LocalDataset(Dataset):
-    """Rows in this process: parts that forked processes have yet to compute, or an Arrow table."""
+    """Rows in this process: parts that are yet to be computed, or an Arrow table."""
 
-    def __init__(self, schema: pa.Schema, parts: Sequence[Part], input_bytes: int | None = None) -> None:
+    def __init__(
+        self, schema: pa.Schema, parts: Sequence[Part], input_bytes: int | None = None, in_threads: bool = False
+    ) -> None:
         """Create a dataset of parts.
 
         Args:
             schema: Schema of the rows.
             parts: The parts.
             input_bytes: Size of the rows from which the parts are computed, weighted by the work for them, if known.
+            in_threads: Whether threads compute the parts, instead of processes.
         """
         self.schema = schema
         self._parts = list(parts)
         self._input_bytes = input_bytes
+        self._in_threads = in_threads
         self._table: pa.Table | None = None
 
     @classmethod
@@ -209,15 +216,22 @@ class LocalDataset(Dataset):
     ) -> LocalDataset:
         parts = [
             partial(_apply, without_garbage_collection(step(first)), part)
-            for first, part in self.in_order(order, width, 1)
+            for first, part in self.in_order(order, width, in_threads=True)
         ]
-        return self._with_parts(schema, parts)
+        return self._computed_in_threads(schema, parts)
 
-    def in_order(self, order: Sequence[str], width: int = 1, per_core: int = _PARTS_PER_CORE) -> list[tuple[int, Part]]:
-        """Return parts in the order of columns, each with the number of rows before it; see `map_numbered`."""
+    def _computed_in_threads(self, schema: pa.Schema, parts: Sequence[Part]) -> LocalDataset:
+        """Return the parts of `map_numbered`, whose steps are expected to spend most of their time in Arrow."""
+        return LocalDataset(schema, parts, in_threads=True)
+
+    def in_order(self, order: Sequence[str], width: int = 1, in_threads: bool = False) -> list[tuple[int, Part]]:
+        """Return parts in the order of columns, each with the number of rows before it; see `map_numbered`.
+
+        `in_threads` is whether threads compute them, instead of processes.
+        """
         rows = self.collect()
         places = sorted_places(rows, order)
-        borders = _borders(rows, places, (), per_core)
+        borders = _borders(rows, places, (), in_threads)
         if width > 1 and len(borders) > 2:
             intervals = rows.column(order[0]).to_numpy()[places] // width
             ends = np.append(np.flatnonzero(np.diff(intervals)) + 1, rows.num_rows)
@@ -251,7 +265,7 @@ class LocalDataset(Dataset):
         return LocalDataset(schema, parts, sum(known) if len(known) == len(sizes) else None)
 
     def computed_if_small(self) -> LocalDataset:
-        if self._input_bytes is not None and self._input_bytes <= _most_alone():
+        if self._is_small():
             self.collect()
         return self
 
@@ -260,11 +274,11 @@ class LocalDataset(Dataset):
 
     def collect(self) -> pa.Table:
         if self._table is None:
-            if self._input_bytes is not None and self._input_bytes <= _most_alone():
+            if self._is_small():
                 made = [list(part()) for part in self._parts]
             else:
                 # The last part may be large: start it first, so that no process waits for it at the end.
-                made = run_parallel(lambda part: part(), self._parts[::-1])[::-1]
+                made = run_parallel(lambda part: part(), self._parts[::-1], self._in_threads)[::-1]
             self._table = pa.Table.from_batches([batch for part in made for batch in part], self.schema)
             self._parts = []
         return self._table
@@ -295,6 +309,10 @@ class LocalDataset(Dataset):
             elif of_batch.any():
                 chosen.append(batch.filter(pa.array(of_batch)))
         return LocalDataset.of(pa.Table.from_batches(chosen, self.schema))
+
+    def _is_small(self) -> bool:
+        """Return whether the parts are not worth another process."""
+        return self._input_bytes is not None and self._input_bytes <= _MOST_ALONE_BYTES
 
     def _size(self) -> int | None:
         """Return the size of the rows, or of those from which they are computed, if known."""
@@ -434,11 +452,6 @@ def _cut(rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[s
     return [partial(_rows_between, rows, places, begin, end) for begin, end in pairwise(_borders(rows, places, keys))]
 
 
-def _most_alone() -> int:
-    """Return the largest input of a step, in bytes, that is not worth another process; half as much without a fork."""
-    return _MOST_ALONE_BYTES // 2 if has_kept_processes() else _MOST_ALONE_BYTES
-
-
 def _rows_between(rows: pa.Table, places: npt.NDArray[np.uint64] | None, begin: int, end: int) -> list[pa.RecordBatch]:
     part = rows.slice(begin, end - begin) if places is None else rows_at(rows, places[begin:end])
     return part.to_batches(max_chunksize=BATCH_ROWS)
@@ -457,10 +470,11 @@ def rows_at(rows: pa.Table, places: npt.NDArray[np.uint64]) -> pa.Table:
 
 
 def _borders(
-    rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str], per_core: int = _PARTS_PER_CORE
+    rows: pa.Table, places: npt.NDArray[np.uint64] | None, keys: Sequence[str], in_threads: bool = False
 ) -> list[int]:
+    alone, per_core = (_MOST_IN_ONE_THREAD, 1) if in_threads else (_MOST_ALONE_BYTES, _PARTS_PER_CORE)
     most = _ROW_BYTES * rows.num_rows + rows.get_total_buffer_size()
-    if most * (_GROUPED_WEIGHT if keys else 1) <= _most_alone():
+    if most * (_GROUPED_WEIGHT if keys else 1) <= alone:
         return [0, rows.num_rows]
     sizes = np.full(rows.num_rows, _ROW_BYTES, np.int64)
     for column in rows.columns:
@@ -471,7 +485,7 @@ def _borders(
     ends = np.cumsum(sizes if places is None else sizes[places])
     work = int(ends[-1]) * (_GROUPED_WEIGHT if keys else 1) if len(ends) else 0
     count = min(per_core * cores(), work // _LEAST_BYTES)
-    if work <= _most_alone():
+    if work <= alone:
         return [0, rows.num_rows]
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
     if keys:

@@ -526,7 +526,7 @@ def _written(parts: Sequence[Part], path: str, indexed: Sequence[str]) -> list[A
         if rows.num_rows or len(parts) == 1:
             yield pa.RecordBatch.from_pylist([write_file(rows, number, path, indexed)])
 
-    made = chain.from_iterable(run_parallel(work, list(enumerate(parts))))
+    made = chain.from_iterable(run_parallel(work, list(enumerate(parts)), in_threads=True))
     return _added([row for batch in made for row in batch.to_pylist()])
 
 

@@ -1,17 +1,19 @@
-"""Parallel work on the machine's cores, in this process and in forked ones, which exit or wait when the work is done.
+"""Parallel work on the machine's cores, in forked processes or in threads.
 
-Results come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of the memory; `work`
-may therefore be any function. It must neither query DuckDB nor write Delta tables, because their threads do not survive
-a fork. A fork costs milliseconds, depending on the memory of the parent, and its results have to be read. Neither cost
-applies to parts that this process executes itself.
+A fork costs tens of milliseconds, because afterwards each process copies the memory that it writes to, and its results
+have to be read. Threads have no such costs, but only one of them executes Python code at a time, so they help if Arrow,
+numpy or compiled code does most of the work.
+
+Results of forked processes come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of
+the memory; `work` may therefore be any function. It must neither query DuckDB nor write Delta tables, because their
+threads do not survive a fork.
 
     queue ────────► each process, including this one, takes the number of the next part when it is idle
-    shared file ◄── a forked process writes the batches of its parts (`call_transfer`)
+    shared file ◄── a forked process writes the batches of its parts
     output ◄─────── and reports the number of the part, and the offsets of its batches; or an error
-    calls ────────► within `kept_processes`: the next work and its parts, until the end of this pipe
 
-The queue is one pipe for all processes. Shared file, output and calls exist for each forked process, and this process
-reads each output in a thread.
+The queue is one pipe for all processes. Shared file and output exist for each forked process, and this process reads
+each output in a thread.
 """
 
 from __future__ import annotations
@@ -26,23 +28,15 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import IO, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from purgatory_udf.backend.call_transfer import (
-    CallWriter,
-    SharedPlace,
-    align,
-    mapped,
-    read_batches,
-    read_call,
-    shared_file,
-    write_batches,
-)
 from purgatory_udf.common.errors import NeedsSparkError
 
 Part = TypeVar("Part")
@@ -57,6 +51,8 @@ _FAILED, _DONE = -1, -2
 EXIT = "exit of a forked process"
 # Linux: signal for a child when its parent exits.
 _PR_SET_PDEATHSIG = 1
+# Map all pages at once, instead of one by one on access.
+_MAPPED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 
 
 def cores() -> int:
@@ -72,137 +68,94 @@ def release_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def run_parallel(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.RecordBatch]]:
-    """Return the batches of `work` for each part, in the order of the parts. Raises what `work` raises."""
+def run_parallel(work: Work[Part], parts: Sequence[Part], in_threads: bool = False) -> list[list[pa.RecordBatch]]:
+    """Return the batches of `work` for each part, in the order of the parts. Raises what `work` raises.
+
+    Args:
+        work: The work for a part.
+        parts: The parts.
+        in_threads: Whether threads of this process execute them, instead of forked processes.
+    """
     count = min(cores(), len(parts))
     if count < 2:
         return [list(work(part)) for part in parts]
-    pool, call = _pool_for(work, parts, count - 1)
-    try:
-        made = pool.run(work, parts, call)
-    except BaseException:
-        _Kept.pool = None
-        pool.end()
-        raise
-    if not _Kept.is_wanted:
-        pool.end()
+    made = _made_by_threads(work, parts, count) if in_threads else _made_by_processes(work, parts, count)
     return [made[number] for number in range(len(parts))]
 
 
-@contextmanager
-def kept_processes() -> Iterator[None]:
-    """Within this context, keep forked processes for further calls of `run_parallel`, and kill them at the end.
+def _made_by_threads(work: Work[Part], parts: Sequence[Part], count: int) -> dict[int, list[pa.RecordBatch]]:
+    made: dict[int, list[pa.RecordBatch]] = {}
+    # Only one thread at a time can take the next number of an iterator.
+    numbers, is_abandoned = iter(range(len(parts))), threading.Event()
 
-    This saves forks, after which each process copies the memory that it writes to. Inputs of later calls are pickled;
-    if their code is large, the processes are forked again instead.
-    """
-    _Kept.is_wanted = True
+    def execute() -> None:
+        try:
+            while not is_abandoned.is_set() and (number := next(numbers, None)) is not None:
+                made[number] = list(work(parts[number]))
+        except BaseException:
+            is_abandoned.set()
+            raise
+
+    with ThreadPoolExecutor(count - 1) as threads:
+        others = [threads.submit(execute) for _ in range(count - 1)]
+        execute()
+    for other in others:
+        other.result()
+    return made
+
+
+def _made_by_processes(work: Work[Part], parts: Sequence[Part], count: int) -> dict[int, list[pa.RecordBatch]]:
+    pool = _Pool(work, parts, count - 1)
     try:
-        yield
+        return pool.run(work, parts)
     finally:
-        _Kept.is_wanted = False
-        _end_kept()
-
-
-def has_kept_processes() -> bool:
-    """Return whether forked processes wait for further work, so that it needs no fork."""
-    return _Kept.pool is not None
-
-
-class _Kept:
-    """The pool that waits for further work, if it is wanted."""
-
-    is_wanted = False
-    pool: _Pool | None = None
-
-
-def _pool_for(work: Work[Part], parts: Sequence[Part], count: int) -> tuple[_Pool, bytes | None]:
-    """Return a pool with `count` forked processes or more, and the serialized call if they have not inherited it."""
-    if _Kept.pool is not None:
-        call = _Kept.pool.serialized(work, parts) if count <= _Kept.pool.count else None
-        if call is not None:
-            return _Kept.pool, call
-        _end_kept()
-    pool = _Pool(work, parts, count, is_kept=_Kept.is_wanted)
-    if _Kept.is_wanted:
-        _Kept.pool = pool
-    return pool, None
-
-
-def _end_kept() -> None:
-    pool, _Kept.pool = _Kept.pool, None
-    if pool is not None:
         pool.end()
 
 
 @dataclass(frozen=True)
 class _Worker:
-    """A forked process and its pipes, as the parent uses them.
+    """A forked process, its output and its shared file."""
 
-    `number` is that of its shared file: 1 for the first process, because 0 is the file of inputs.
-    """
-
-    number: int
     id: int
-    calls: IO[bytes]
     output: IO[bytes]
+    shared: IO[bytes]
 
 
 class _Pool:
-    """Executes parts in this process and in `count` forked ones, which inherit the first call's work and parts.
+    """Executes parts in this process and in `count` forked ones."""
 
-    If they are kept, they wait for further calls.
-    """
-
-    def __init__(self, work: Work[Part], parts: Sequence[Part], count: int, is_kept: bool) -> None:
-        self.count = count
+    def __init__(self, work: Work[Part], parts: Sequence[Part], count: int) -> None:
         self._made: dict[int, list[pa.RecordBatch]] = {}
         self._errors: list[BaseException] = []
         self._threads: list[threading.Thread] = []
         self._queue, feed = os.pipe()
         self._feed_end = os.fdopen(feed, "wb", 0)
-        self._writer = CallWriter()
-        # Shared memory needs no copy for the transfer, and no copy-on-write after the next fork.
-        self._files = [self._writer.inputs, *(shared_file() for _ in range(count))]
         self._workers: list[_Worker] = []
         sys.stdout.flush()
         sys.stderr.flush()
-        for number in range(1, count + 1):
-            self._workers.append(self._forked(work, parts, number))
-        if not is_kept:
-            self._end_calls()
+        for _ in range(count):
+            self._workers.append(self._forked(work, parts))
 
-    def _forked(self, work: Work[Part], parts: Sequence[Part], number: int) -> _Worker:
+    def _forked(self, work: Work[Part], parts: Sequence[Part]) -> _Worker:
         """Fork a process that executes parts."""
-        (calls_end, calls), (output, output_end) = _pipe(), _pipe()
+        # Shared memory needs no copy for the transfer, and no copy-on-write after the next fork.
+        shared = _shared_file()
+        reading, writing = os.pipe()
+        output, output_end = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
         parent = os.getpid()
         process = os.fork()
         if not process:
             # If it kept these open, the pipes would not end when this process closes them.
-            of_others = (end for worker in self._workers for end in (worker.calls, worker.output))
-            child = _Child(self._queue, calls_end, output_end, self._files, number)
-            child.serve(work, parts, [self._feed_end, calls, output, *of_others], parent)
-        calls_end.close()
+            unused: list[IO[bytes]] = [self._feed_end, output, *(worker.output for worker in self._workers)]
+            _Child(self._queue, output_end, shared).serve(work, parts, unused, parent)
         output_end.close()
-        return _Worker(number, process, calls, output)
+        return _Worker(process, output, shared)
 
-    def serialized(self, work: Work[Part], parts: Sequence[Part]) -> bytes | None:
-        """Return a further call for the forked processes; None if a fork is faster, or it cannot be pickled."""
-        return self._writer.serialized((work, parts))
-
-    def run(self, work: Work[Part], parts: Sequence[Part], call: bytes | None) -> dict[int, list[pa.RecordBatch]]:
-        """Execute all parts, and return the batches of each by its number. Raises the first error of a part.
-
-        Args:
-            work: The work for a part.
-            parts: All parts.
-            call: The same for the forked processes (`serialized`); None if they have inherited it.
-        """
-        self._made = made = {}
+    def run(self, work: Work[Part], parts: Sequence[Part]) -> dict[int, list[pa.RecordBatch]]:
+        """Execute all parts, and return the batches of each by its number. Raises the first error of a part."""
+        made = self._made
         threads = [threading.Thread(target=self._read, args=(worker,), daemon=True) for worker in self._workers]
         threads.append(threading.Thread(target=self._feed, args=(len(parts),), daemon=True))
-        if call is not None:
-            self._send(call)
         for thread in threads:
             thread.start()
         self._threads = threads
@@ -218,7 +171,6 @@ class _Pool:
 
     def end(self) -> None:
         """Kill the forked processes and free all resources."""
-        self._end_calls()
         os.close(self._queue)
         for worker in self._workers:
             with suppress(ProcessLookupError):
@@ -227,42 +179,29 @@ class _Pool:
             threading.Thread(target=os.waitpid, args=(worker.id, 0), name=EXIT, daemon=True).start()
         for thread in self._threads:
             thread.join()
-        for file in (self._feed_end, *(worker.output for worker in self._workers), *self._files):
-            file.close()
-
-    def _send(self, call: bytes) -> None:
-        # The end of a killed process shows when its results are read.
-        with suppress(BrokenPipeError):
-            for worker in self._workers:
-                worker.calls.write(_NUMBER.pack(len(call)) + call)
-                worker.calls.flush()
-
-    def _end_calls(self) -> None:
+        self._feed_end.close()
         for worker in self._workers:
-            with suppress(BrokenPipeError):
-                worker.calls.close()
+            worker.output.close()
+            worker.shared.close()
 
     def _read(self, worker: _Worker) -> None:
         """Read the batches that a process made, until it has no more parts."""
         try:
-            content, place = self._read_parts(worker.output, worker.number)
-            self._writer.add_result(content, place)
+            self._read_parts(worker)
         except BaseException as error:
             self._errors.append(error)
 
-    def _read_parts(self, output: IO[bytes], file: int) -> tuple[pa.Buffer, SharedPlace]:
-        """Read the batches from a shared file; return the memory that they are in, and its place."""
-        shared = self._files[file]
+    def _read_parts(self, worker: _Worker) -> None:
         places: dict[int, tuple[int, int]] = {}
-        while len(head := output.read(_MADE.size)) == _MADE.size:
+        while len(head := worker.output.read(_MADE.size)) == _MADE.size:
             number, begin, end = _MADE.unpack(head)
             if number == _FAILED:
-                raise pickle.loads(mapped(shared, begin, end))
+                raise pickle.loads(_mapped(worker.shared)[begin:end])
             if number == _DONE:
-                content = mapped(shared, begin, end)
+                content = _mapped(worker.shared)
                 for part, (first, last) in places.items():
-                    self._made[part] = read_batches(content[first - begin : last - begin])
-                return content, SharedPlace(file, begin, end)
+                    self._made[part] = _read_batches(content[first:last])
+                return
             places[number] = begin, end
         raise NeedsSparkError("a worker process was killed, possibly because memory ran out")
 
@@ -272,14 +211,27 @@ class _Pool:
         This runs in a separate thread, because the pipe holds only few numbers.
         """
         with suppress(BrokenPipeError):
-            for number in (*range(count), *[_DONE] * (1 + self.count)):
+            for number in (*range(count), *[_DONE] * (1 + len(self._workers))):
                 self._feed_end.write(_NUMBER.pack(number))
 
 
-def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    """Return the reading and the writing side of a new pipe."""
-    reading, writing = os.pipe()
-    return os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
+def _shared_file() -> IO[bytes]:
+    """Return an anonymous file in memory, or a temporary file if the system does not support that."""
+    return os.fdopen(os.memfd_create("made"), "wb") if hasattr(os, "memfd_create") else TemporaryFile()
+
+
+def _mapped(file: IO[bytes]) -> pa.Buffer:
+    """Map a file into memory. The mapping exists as long as any buffer refers to it."""
+    size = os.fstat(file.fileno()).st_size
+    return pa.py_buffer(mmap.mmap(file.fileno(), size, _MAPPED, mmap.PROT_READ) if size else b"")
+
+
+def _read_batches(content: pa.Buffer) -> list[pa.RecordBatch]:
+    """Return the record batches of a stream; they refer to the memory of `content`."""
+    if not content.size:
+        return []
+    with pa.ipc.open_stream(content) as reader:
+        return list(reader)
 
 
 def _next(queue: int) -> int | None:
@@ -291,28 +243,24 @@ def _next(queue: int) -> int | None:
 
 @dataclass(frozen=True)
 class _Child:
-    """The code that a forked process executes, and its pipes.
+    """The code that a forked process executes.
 
     Attributes:
         queue: Pipe with the numbers of the next parts.
-        calls: Pipe with further calls, until its end.
         output: Pipe to which the batches of parts are reported.
-        files: The shared files of the pool.
-        number: Number of its own file, to which it writes batches.
+        shared: The file to which it writes the batches.
     """
 
     queue: int
-    calls: IO[bytes]
     output: IO[bytes]
-    files: Sequence[IO[bytes]]
-    number: int
+    shared: IO[bytes]
 
     def serve(self, work: Work[Part], parts: Sequence[Part], unused: Iterable[IO[bytes]], parent: int) -> NoReturn:
-        """Execute parts until none are left, then those of further calls, and exit.
+        """Execute parts until none are left, and exit.
 
         Args:
-            work: The work for a part of the first call.
-            parts: All parts of the first call.
+            work: The work for a part.
+            parts: All parts.
             unused: Pipes of the parent, which this process closes.
             parent: Id of the parent; the process exits if the parent no longer exists.
         """
@@ -323,13 +271,9 @@ class _Child:
             if os.getppid() == parent:
                 for end in unused:
                     end.close()
-                _Kept.is_wanted, _Kept.pool = False, None
                 # Objects of the parent need no garbage collection here.
                 gc.freeze()
                 self._execute(work, parts)
-                del work, parts
-                while len(head := self.calls.read(_NUMBER.size)) == _NUMBER.size:
-                    self._execute(*read_call(self.calls.read(*_NUMBER.unpack(head)), self.files))
                 status = 0
         finally:
             # Skip the exit handlers, which belong to the parent.
@@ -337,24 +281,30 @@ class _Child:
 
     def _execute(self, work: Work[Part], parts: Sequence[Part]) -> None:
         """Execute parts until none are left, and report their batches."""
-        shared = self.files[self.number]
-        first = align(shared, mmap.PAGESIZE)
         try:
             while (number := _next(self.queue)) is not None:
-                begin = shared.tell()
-                write_batches(work(parts[number]), shared)
+                begin = self.shared.tell()
+                self._write(work(parts[number]))
                 self._report(number, begin)
-            self._report(_DONE, first)
+            self._report(_DONE, 0)
         except Exception as error:
-            begin = shared.tell()
-            shared.write(_pickled(error))
+            begin = self.shared.tell()
+            self.shared.write(_pickled(error))
             self._report(_FAILED, begin)
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write record batches as a stream; without batches, nothing is written."""
+        writer = None
+        for batch in batches:
+            writer = writer or pa.ipc.new_stream(self.shared, batch.schema)
+            writer.write_batch(batch)
+        if writer is not None:
+            writer.close()
 
     def _report(self, number: int, begin: int) -> None:
         """Report what the shared file contains from `begin` on."""
-        shared = self.files[self.number]
-        shared.flush()
-        self.output.write(_MADE.pack(number, begin, shared.tell()))
+        self.shared.flush()
+        self.output.write(_MADE.pack(number, begin, self.shared.tell()))
         self.output.flush()
 
 

@@ -66,14 +66,21 @@ _FILES = pa.schema([("path", pa.string()), ("size", pa.int64())])
 class SpilledDataset(LocalDataset):
     """Rows in files below `folder`, or parts that forked processes have yet to compute."""
 
-    def __init__(self, schema: pa.Schema, parts: Sequence[Part], folder: str, input_bytes: int | None = None) -> None:
-        super().__init__(schema, parts, input_bytes)
+    def __init__(
+        self,
+        schema: pa.Schema,
+        parts: Sequence[Part],
+        folder: str,
+        input_bytes: int | None = None,
+        in_threads: bool = False,
+    ) -> None:
+        super().__init__(schema, parts, input_bytes, in_threads)
         self._folder = folder
 
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
         return self._sorted([*keys, *order], keys).map(step, schema)
 
-    def in_order(self, order: Sequence[str], width: int = 1, per_core: int = 0) -> list[tuple[int, Part]]:
+    def in_order(self, order: Sequence[str], width: int = 1, in_threads: bool = False) -> list[tuple[int, Part]]:
         size, values = self._measured(order[0])
         places = np.arange(1, _bucket_count(size)) * len(values) // _bucket_count(size)
         # The least multiple of `width` is not an integer of 64 bits.
@@ -85,6 +92,10 @@ class SpilledDataset(LocalDataset):
             for first, bucket in zip(firsts, buckets, strict=False)
             if bucket.rows
         ]
+
+    def _computed_in_threads(self, schema: pa.Schema, parts: Sequence[Part]) -> LocalDataset:
+        # Parts may be large; forked processes release their memory.
+        return self._with_parts(schema, parts)
 
     def sql(self, text: str, schema: pa.Schema, **others: Dataset) -> LocalDataset:
         named: dict[str, SpilledDataset] = {"rows": self}
@@ -126,7 +137,7 @@ class SpilledDataset(LocalDataset):
         The rows are in memory until they exceed this size, so few rows are never written to files.
         """
         place, schema = _new_folder(folder), self.schema
-        # Forked processes share the sizes. Each part has its own, so that they need no lock.
+        # Forked processes share the sizes. Each part has its own, so that neither they nor threads need a lock.
         sizes = np.frombuffer(mmap.mmap(-1, max(1, len(self._parts)) * 8), np.int64)
 
         def work(numbered: tuple[int, Part]) -> Iterator[pa.RecordBatch]:
@@ -139,7 +150,7 @@ class SpilledDataset(LocalDataset):
                     return
                 yield batch
 
-        made = run_parallel(work, list(enumerate(self._parts))[::-1])[::-1]
+        made = run_parallel(work, list(enumerate(self._parts))[::-1], self._in_threads)[::-1]
         if sizes.sum() <= most:
             return LocalDataset.of(pa.Table.from_batches(chain.from_iterable(made), schema))
         for number, batches in enumerate(made):

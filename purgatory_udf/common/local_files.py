@@ -6,6 +6,7 @@ import glob
 import io
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -163,9 +164,9 @@ def _files(path: str) -> Iterator[Path]:
 
 
 class ReadTotals:
-    """Bytes of text and lines that this process and its later forks have read, in memory that they share."""
+    """Bytes of text and lines that the threads of this process and of its later forks have read, in shared memory."""
 
-    # A fork seldom has the same slot as another; a total would then be too small.
+    # A thread or a fork seldom has the same slot as another; a total would then be too small.
     _SLOTS = 256
 
     def __init__(self) -> None:
@@ -173,7 +174,7 @@ class ReadTotals:
 
     def add(self, size: int, lines: int) -> None:
         """Add to the totals."""
-        slot = os.getpid() % self._SLOTS * 2
+        slot = threading.get_native_id() % self._SLOTS * 2
         self._numbers[slot] += size
         self._numbers[slot + 1] += lines
 

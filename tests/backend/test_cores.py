@@ -1,21 +1,20 @@
-"""`run_parallel`: parts of a job are computed by forked processes and by this one."""
+"""`run_parallel`: parts of a job are computed by forked processes and by this one, or by threads."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 from multiprocessing import get_context
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend import process_pool
-from purgatory_udf.backend.call_transfer import CallWriter, nulls, read_call
-from purgatory_udf.backend.process_pool import kept_processes, run_parallel
+from purgatory_udf.backend.null_columns import nulls
+from purgatory_udf.backend.process_pool import run_parallel
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 
 
@@ -170,82 +169,38 @@ def test_killed_process_stops_others() -> None:
     assert next(made) < parts // 2
 
 
-def processes_of_parts(code: Sequence[str] = ()) -> set[int]:
-    """Compute parts in both processes by a function that refers to `code`, and return the processes."""
-    here, there = Signal(), Signal()
+def test_threads_compute_parts_in_their_order() -> None:
+    both = threading.Barrier(2, timeout=TIMEOUT_SECONDS)
 
     def compute(part: int) -> Iterator[pa.RecordBatch]:
-        own, other = (here, there) if os.getpid() == THIS_PROCESS else (there, here)
-        own.set()
-        # Otherwise one process might take all parts.
-        other.wait()
-        yield batch(part, os.getpid(), len(code))
+        if part < 2:
+            # Only two threads at the same time pass this.
+            both.wait()
+        yield from (batch(part, threading.get_ident(), os.getpid()) for _ in range(part))
 
-    rows = [rows.column(0).to_pylist() for (rows,) in run_parallel(compute, range(4))]
-    assert {size for *_, size in rows} == {len(code)}
-    return {process for _, process, _ in rows}
-
-
-def test_kept_process_computes_further_calls() -> None:
-    def sums_of(column: pa.Array) -> Callable[[int], Iterator[pa.RecordBatch]]:
-        return lambda part: iter([batch(sum(column.to_pylist()), part, os.getpid())])
-
-    with kept_processes():
-        first = processes_of_parts()
-        (made,), (other,) = run_parallel(lambda _: iter([batch(*range(1_000))]), [0, 1])
-        written = pa.array(range(1_000))
-        for column in (written, written[10:], made.column(0), other.column(0)[:5], pa.array([7])):
-            parts = run_parallel(sums_of(column), range(100))
-            rows = [rows.column(0).to_pylist() for (rows,) in parts]
-            assert [row[:2] for row in rows] == [[sum(column.to_pylist()), part] for part in range(100)]
-            assert {process for *_, process in rows} <= first
+    made = run_parallel(compute, range(10), in_threads=True)
+    rows = [[rows.column(0).to_pylist() for rows in part] for part in made]
+    assert [[value for value, *_ in part] for part in rows] == [[part] * part for part in range(10)]
+    assert {process for part in rows for *_, process in part} == {THIS_PROCESS}
 
 
-def test_kept_process_gets_chunks_of_nulls() -> None:
-    nested = pa.struct([("values", pa.list_(pa.int64())), ("name", pa.string())])
-    chunks = [[None] * 3, [{"values": [1, None], "name": "a"}, None], [], [None] * 20_000]
-    column = pa.chunked_array([pa.array(chunk, nested) for chunk in chunks])
-    code = CallWriter().serialized(column)
-    assert code is not None and len(code) < 2_000
+@pytest.mark.parametrize("is_main", [True, False], ids=["in the main thread", "in another thread"])
+@pytest.mark.parametrize("error", [UserError("a.jsonl: cannot be read"), KeyboardInterrupt()])
+def test_error_in_thread_stops_others(error: BaseException, is_main: bool) -> None:
+    both, computed, parts = threading.Barrier(2, timeout=TIMEOUT_SECONDS), count(), 1_000_000
 
-    def rows(_: int) -> Iterator[pa.RecordBatch]:
-        process = pa.repeat(os.getpid(), len(column))
-        return iter(pa.table({"column": column, "process": process}).to_batches())
+    def fail(part: int) -> Iterator[pa.RecordBatch]:
+        if part < 2:
+            both.wait()
+            if (threading.current_thread() is threading.main_thread()) == is_main:
+                raise error
+        next(computed)
+        yield from ()
 
-    with kept_processes():
-        first = processes_of_parts()
-        made = [pa.Table.from_batches(batches) for batches in run_parallel(rows, range(100))]
-    for table in made:
-        assert table.column("column").equals(column)
-        assert set(table.column("process").unique().to_pylist()) <= first
-
-
-def test_columns_of_all_types_are_pickled() -> None:
-    nested = pa.struct([("values", pa.list_(pa.struct([("name", pa.string())]))), ("is_set", pa.bool_())])
-    rows: list[Any] = [
-        {"values": [{"name": "é"}, None, {"name": None}], "is_set": True},
-        None,
-        {"values": None},
-        {"values": []},
-    ]
-    arrays = [
-        pa.array(rows * 100, nested),
-        pa.array([[b"x", None], None, []] * 100, pa.list_(pa.binary())),
-        pa.array([1, None, 3] * 100, pa.timestamp("us", "UTC")),
-        pa.array(["a", "b", None] * 100).dictionary_encode(),
-        pa.array([[1, 2], None, [3]] * 100, pa.large_list(pa.int64())),
-        pa.array([None, "a"] * 100, pa.large_string()),
-        pa.nulls(5),
-    ]
-    for array in arrays:
-        columns = [pa.chunked_array([array, array[1:], array[7:7], array[3:200]]), pa.chunked_array([], array.type)]
-        writer = CallWriter()
-        code = writer.serialized(columns)
-        assert code is not None
-        read = read_call(code, [writer.inputs])
-        assert read == columns
-        for column in read:
-            column.validate(full=True)
+    with pytest.raises(type(error)) as raised:
+        run_parallel(fail, range(parts), in_threads=True)
+    assert raised.value is error
+    assert next(computed) < parts // 2
 
 
 @pytest.mark.parametrize(
@@ -262,42 +217,3 @@ def test_shared_nulls_are_those_of_arrow(type_: pa.DataType) -> None:
         made.validate(full=True)
         assert made.type == type_ and made.null_count == length and made.equals(pa.nulls(length, type_))
     assert pa.concat_arrays([nulls(3, type_), nulls(2, type_)]).equals(pa.nulls(5, type_))
-
-
-def test_large_code_is_inherited_by_new_process() -> None:
-    large = ["x" * 100 + str(number) for number in range(20_000)]
-    with kept_processes():
-        first = processes_of_parts()
-        assert first & processes_of_parts(large) == {THIS_PROCESS}
-
-
-def test_kept_process_ends_with_context() -> None:
-    with kept_processes():
-        workers = processes_of_parts()
-    for thread in threading.enumerate():
-        if thread.name == process_pool.EXIT:
-            thread.join()
-    for process in workers - {THIS_PROCESS}:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
-
-
-def test_killed_kept_process_raises_needs_spark() -> None:
-    with kept_processes():
-        workers = processes_of_parts()
-        (worker,) = workers - {THIS_PROCESS}
-        os.kill(worker, signal.SIGKILL)
-        with pytest.raises(NeedsSparkError, match="killed"):
-            run_parallel(lambda part: iter([batch(part)]), [1, 2])
-
-
-def test_error_in_further_call_is_raised() -> None:
-    def fail(part: int) -> Iterator[pa.RecordBatch]:
-        raise UserError(f"part {part}")
-
-    with kept_processes():
-        processes_of_parts()
-        with pytest.raises(UserError, match="part"):
-            run_parallel(fail, [1, 1])
-        made = run_parallel(lambda part: iter([batch(part)]), [1, 2])
-    assert [rows.column(0).to_pylist() for (rows,) in made] == [[1], [2]]

@@ -118,24 +118,6 @@ def test_groups_are_sorted_nulls_first() -> None:
     ]
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_kept_process_takes_half_as_large_steps(is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (dataset, process_pool):
-        monkeypatch.setattr(module, "cores", lambda: 2)
-    monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
-    numbers = pa.table({"key": [number // 8 for number in range(4_000)]})
-    monkeypatch.setattr(dataset, "_MOST_ALONE_BYTES", 2 * (64 * 4_000 + numbers.nbytes))
-
-    def ids(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch({"id": [os.getpid()]})
-
-    with process_pool.kept_processes():
-        if is_kept:
-            process_pool.run_parallel(lambda _: (), range(2))
-        made = LocalBackend().dataset_of(numbers).map_groups(["key"], (), ids, pa.schema([("id", pa.int64())]))
-        assert (made.collect().num_rows > 1) is is_kept
-
-
 @pytest.mark.parametrize("places", [[], [5], [9, 0, 9], [3, 4, 2], [8, 1, 6, 0, 4, 9]])
 def test_rows_at_places_are_those_of_take(places: list[int]) -> None:
     """Columns may be in different chunks, of which some are empty."""

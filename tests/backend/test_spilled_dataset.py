@@ -133,7 +133,7 @@ def test_selection_reads_needed_columns_only(spilling: Backend, tmp_path: Path) 
 @pytest.mark.usefixtures("small_files")
 def test_intervals_stay_in_one_task(spilling: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """In files and in memory, each task gets the number of rows before its own."""
-    monkeypatch.setattr(dataset, "_MOST_ALONE_BYTES", 0)
+    monkeypatch.setattr(dataset, "_MOST_IN_ONE_THREAD", 0)
     monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
     for module in (dataset, process_pool):
         monkeypatch.setattr(module, "cores", lambda: 3)

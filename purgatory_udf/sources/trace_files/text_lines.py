@@ -72,19 +72,21 @@ class Chunk:
 def byte_pieces(
     files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES, limits: FileLimits = USUAL
 ) -> Iterator[Piece]:
-    """Yield plain files in pieces of equal length, and each compressed file as one piece.
+    """Yield each plain file in pieces of equal length, and each compressed file as one piece.
 
     Args:
         files: The files, in input order.
-        piece_bytes: Length of a piece, in bytes; the last piece of a file is shorter.
+        piece_bytes: Largest length of a piece, in bytes.
         limits: Limits of each file.
     """
     for place, file in enumerate(files):
         if file.name.endswith(tuple(CODECS)):
             yield Piece(place, 0, file, 0, file.size, limits)
             continue
-        for index, start in enumerate(range(0, file.size, piece_bytes)):
-            yield Piece(place, index, file, start, min(start + piece_bytes, file.size), limits)
+        count = -(-file.size // piece_bytes)
+        for index in range(count):
+            start, end = file.size * index // count, file.size * (index + 1) // count
+            yield Piece(place, index, file, start, end, limits)
 
 
 def in_tasks(pieces: Iterable[Piece], task_bytes: int = PIECE_BYTES) -> list[list[Piece]]:

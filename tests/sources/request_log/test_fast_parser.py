@@ -492,7 +492,7 @@ def test_many_messages_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_piece_is_read_in_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are decoded in blocks; batches of rows of one kind end after `_BATCH_BYTES`."""
-    monkeypatch.setattr(log_reader, "_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(log_reader, "BLOCK_BYTES", 1 << 20)
     log = tmp_path / "request-1.log"
     log.write_text("".join(_compact(fetch_line(at, {0: at})) + "\n" for at in range(6_000)))
     (piece,) = byte_pieces(find_logs([str(log)]))

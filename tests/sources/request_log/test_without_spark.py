@@ -158,15 +158,15 @@ def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, mo
     ]
 
 
-def test_each_process_writes_its_events(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables are the same as those of one process, and no millisecond is divided between files."""
+def test_each_thread_writes_its_events(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables are the same as those of one thread, and no millisecond is divided between files."""
     monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
     tables, files = [], []
-    for processes in (1, 3):
+    for threads in (1, 3):
         for module in (dataset, process_pool):
-            monkeypatch.setattr(module, "cores", lambda processes=processes: processes)
-        monkeypatch.setattr(dataset, "_MOST_ALONE_BYTES", 0 if processes > 1 else 1 << 40)
-        out = tmp_path / str(processes)
+            monkeypatch.setattr(module, "cores", lambda threads=threads: threads)
+        monkeypatch.setattr(dataset, "_MOST_IN_ONE_THREAD", 0 if threads > 1 else 1 << 40)
+        out = tmp_path / str(threads)
         log_import.ingest_request_log(LocalBackend(), RequestLogOptions([str(piece.logs[0].parent)], str(out)))
         stored = {name: DeltaTable(str(out / name)) for name in ("events", "recorded")}
         rows = [stored["events"].to_pyarrow_table().sort_by("seq"), stored["recorded"].to_pyarrow_table()]

@@ -95,9 +95,9 @@ def test_pieces_cover_files_and_share_tasks(tmp_path: Path) -> None:
     files = [input_file(write(tmp_path / name, b"x" * size)) for name, size in sizes.items()]
     tasks = in_tasks(byte_pieces(files, 10), 10)
     assert [[(piece.file, piece.index, piece.start, piece.end) for piece in task] for task in tasks] == [
-        [(0, 0, 0, 10)],
-        [(0, 1, 10, 20)],
-        [(0, 2, 20, 25)],
+        [(0, 0, 0, 8)],
+        [(0, 1, 8, 16)],
+        [(0, 2, 16, 25)],
         [(1, 0, 0, 25)],
         [(2, 0, 0, 3), (3, 0, 0, 3)],
     ]

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, Step
-from purgatory_udf.backend.process_pool import kept_processes
+from purgatory_udf.backend.process_pool import cores
 from purgatory_udf.backend.spilled_dataset import SpilledDataset
 from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
@@ -97,6 +97,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGING = "_ingest"
+# Size of a log up to which threads read it: compiled code does most of the work, and the rows stay in memory.
+_MOST_IN_THREADS = 128 << 20
+# Least size of the pieces of a log that different threads or processes read.
+_LEAST_PIECE = 4 << 20
 # Bytes of requests up to which the rows of an import are in memory; later steps take up to 15 times as much.
 IN_MEMORY_BYTES = 32 << 20
 
@@ -210,7 +214,6 @@ class WholeLog:
     report_phase: Callable[[str], None] = log.info
     files: EventFiles | None = None
 
-    @kept_processes()
     def convert(self, read: Dataset, overview: Overview) -> ConvertedLog:
         """Convert the READ rows of the log."""
         context = overview.context(self.given)
@@ -278,17 +281,24 @@ def _stored(
 
 def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptions) -> Dataset:
     zone = zone_of(options.zone)
-    each = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
+    expected = sum(file.expected_bytes for file in files)
+    each = options.piece_bytes
+    if isinstance(backend, LocalBackend):
+        # Large pieces have lower fixed costs; several for each core keep all threads or processes busy until the end.
+        each = min(each, log_reader.BLOCK_BYTES, max(_LEAST_PIECE, expected // (2 * cores())))
     # The last task is started first: smaller ones at the end leave processes waiting for a shorter time.
     tasks = sorted(
         in_tasks(byte_pieces(files, each, options.limits), each),
         key=lambda pieces: sum(piece.end - piece.start for piece in pieces),
     )
-    compiled = compiled_parser.is_worthwhile(sum(file.expected_bytes for file in files))
+    compiled = compiled_parser.is_worthwhile(expected)
     if compiled and isinstance(backend, LocalBackend):
         # Forked processes then have the code.
         compiled_parser.use()
-    return backend.run_tasks(tasks, lambda piece: log_reader.read_piece(piece, zone, compiled), log_reader.READ)
+    in_threads = compiled_parser.is_loaded() and expected <= _MOST_IN_THREADS
+    return backend.run_tasks(
+        tasks, lambda piece: log_reader.read_piece(piece, zone, compiled), log_reader.READ, in_threads
+    )
 
 
 @dataclass(frozen=True)

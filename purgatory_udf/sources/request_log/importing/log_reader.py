@@ -255,7 +255,7 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 # Bytes of lines that are decoded at once: many, because a short column takes almost as long as a long one.
-_BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 8 << 20
 # Size of the batches of a piece: few, because writing each of their columns to a file takes time.
 _BATCH_BYTES = 2 << 20
 
@@ -300,7 +300,7 @@ def _small_batches_of(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     tally = Tally()
     by_path = broker_of(piece.source.name)
     first = 1
-    for chunk in lines_of(piece, _BLOCK_BYTES, Lines.of_text):
+    for chunk in lines_of(piece, BLOCK_BYTES, Lines.of_text):
         rows, lines = Rows(tally, piece.index), np.arange(first, first + len(chunk.items))
         first += len(lines)
         rejected = {**chunk.cut, **({len(lines) - 1: chunk.broken} if chunk.broken else {})}
