@@ -19,6 +19,8 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
     if table is not None and not table.is_dir():
         raise UserError(f"{events}: no such folder; --events names a table of events, as ingest writes it")
     job.require_file("--scenario-file", scenario_file)
+    if scenario_file == Path("-"):
+        raise UserError("--scenario-file -: name a file; the check of the fit is printed to standard output")
     job.require_file("--html", html)
 
 

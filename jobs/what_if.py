@@ -164,7 +164,14 @@ def main(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[Path | None, _predicted("--json", help="File for the figures as JSON.", show_default=False)] = None,
+    json: Annotated[
+        Path | None,
+        _predicted(
+            "--json",
+            help="File for the figures as JSON; - prints only the JSON, to standard output.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int | None, _simulated(help="Random seed.  [default: the scenario's]", show_default=False)] = None,
     duration: Annotated[
         float | None,
@@ -243,7 +250,8 @@ def _predict(
 ) -> None:
     from purgatory_udf.prediction.prediction_commands import run_prediction
 
-    print("\n".join(run_prediction(open_backend, like, words, seeds, json, html)))
+    for line in run_prediction(open_backend, like, words, seeds, json, html):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import yaml
 
 from purgatory_udf.answers import charts
 from purgatory_udf.answers.page_template import Section, facts, figure, page, sentences, table
-from purgatory_udf.backend.file_system import replace_file
+from purgatory_udf.backend.file_system import replace_file, write_json
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit import fit
@@ -147,20 +147,25 @@ def run_prediction(
 ) -> list[str]:
     """Simulate the unchanged scenario and the variants, and write figures and page; return the lines to print.
 
+    If the figures are printed, no other lines are.
+
     Args:
         open_backend: Opens the backend, if a scenario must be fitted first.
         like: Scenario file, or folder of an imported request log.
         words: Words of `--variant`: names and settings.
         seeds: Number of runs per variant; None for the default.
-        json: File for the figures; None for none.
+        json: File for the figures, or `-` to print them; None for none.
         html: File of the page; None for none.
     """
     variants = parse_variants(words)
     scenario = load_or_fit_scenario(open_backend, like)
     prediction = predict(scenario, variants, seeds or SEEDS)
     if json is not None:
-        replace_file(json, prediction.as_json())
-    return [*prediction.lines(), "", *write_page(prediction_page(prediction), html)]
+        write_json(json, prediction.as_json())
+    page = write_page(prediction_page(prediction), html)
+    if json == Path("-"):
+        return []
+    return [*prediction.lines(), "", *page]
 
 
 def run_tuning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
@@ -115,9 +114,9 @@ class Prediction:
     results: Mapping[str, SeedResults]
     seeds: int
 
-    def as_json(self) -> str:
-        """Return the medians as JSON: `{variant: {client: {API: {figure: median}}}}`."""
-        return json.dumps({name: results.median for name, results in self.results.items()}, indent=1)
+    def as_json(self) -> dict[str, Any]:
+        """Return the medians for JSON: `{variant: {client: {API: {figure: median}}}}`."""
+        return {name: results.median for name, results in self.results.items()}
 
     def is_trusted(self, client: str) -> bool:
         """Return whether predictions for the client can be trusted. A copy is trusted if its original is."""

@@ -38,6 +38,12 @@ def test_what_if_like_file_predicts(file: Path, capsys: pytest.CaptureFixture[st
     assert page.stat() == first
 
 
+def test_figures_are_printed_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--variant", "big", "fetch.min_bytes=700", "--seeds", "1", "--json", "-"]
+    assert what_if.main.status(["--like", str(file), *words]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["unchanged", "big"]
+
+
 def test_tune_prints_frontier_and_best_setting(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [
         "--goal",
@@ -75,6 +81,8 @@ def test_invalid_options_are_rejected(words: str, text: str, file: Path, capsys:
 def test_fit_rejects_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit.main.check(["--out", str(tmp_path / "no"), "--scenario-file", "f.yaml"]) == 2
     assert "no such folder" in capsys.readouterr().err
+    assert fit.main.check(["--out", str(tmp_path), "--scenario-file", "-"]) == 2
+    assert "--scenario-file -: name a file" in capsys.readouterr().err
 
 
 def test_unfitted_scenario_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,7 +116,7 @@ def test_seeds_are_summarized_by_median_and_range() -> None:
 
 
 def test_prediction_as_json() -> None:
-    prediction = json.loads(_predicted().as_json())
+    prediction = _predicted().as_json()
     assert list(prediction) == [UNCHANGED, "minbytes", "replicabytes"]
     assert set(prediction["minbytes"]) == set(_recorded("W5-minbytes"))
     assert set(prediction["minbytes"]["follower"]["FETCH"]) == set(_recorded("W5-base")["follower"]["FETCH"])

@@ -17,6 +17,7 @@ from jobs import fidelity, ingest
 from purgatory_udf.backend import dataset, process_pool, spilled_dataset
 from purgatory_udf.backend.backend import LocalBackend, SparkBackend
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.importing import import_tables, log_import
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.storage import event_staging
@@ -158,21 +159,35 @@ def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, mo
     ]
 
 
-def test_each_thread_writes_its_events(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_read_lines_and_write_events(
+    piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """The tables are the same as those of one thread, and no millisecond is divided between files."""
+    request.addfinalizer(compiled_parser.unload)
+    compiled_parser.load()
     monkeypatch.setattr(dataset, "_LEAST_BYTES", 1)
+    parts_in_threads, in_threads = [], process_pool._made_by_threads
+
+    def count_parts(work: Any, parts: Any, count: int) -> Any:
+        parts_in_threads.append(len(parts))
+        return in_threads(work, parts, count)
+
+    monkeypatch.setattr(process_pool, "_made_by_threads", count_parts)
     tables, files = [], []
     for threads in (1, 3):
         for module in (dataset, process_pool):
             monkeypatch.setattr(module, "cores", lambda threads=threads: threads)
         monkeypatch.setattr(dataset, "_MOST_IN_ONE_THREAD", 0 if threads > 1 else 1 << 40)
         out = tmp_path / str(threads)
-        log_import.ingest_request_log(LocalBackend(), RequestLogOptions([str(piece.logs[0].parent)], str(out)))
+        options = RequestLogOptions([str(piece.logs[0].parent)], str(out), piece_bytes=1 << 16)
+        log_import.ingest_request_log(LocalBackend(), options)
         stored = {name: DeltaTable(str(out / name)) for name in ("events", "recorded")}
         rows = [stored["events"].to_pyarrow_table().sort_by("seq"), stored["recorded"].to_pyarrow_table()]
         tables.append([rows[0].to_pylist(), rows[1].sort_by("operation_id").to_pylist()])
         parts = [pq.read_table(file, columns=["seq", "time_us"]).to_pydict() for file in stored["events"].file_uris()]
         files.append(sorted(parts, key=lambda part: part["seq"][0]))
     assert tables[0] == tables[1] and list(map(len, files)) == [1, 3]
+    # Pieces of the logs, and then files of the events.
+    assert parts_in_threads[0] > 3 and parts_in_threads[1:] == [3]
     assert [seq for part in files[1] for seq in part["seq"]] == files[0][0]["seq"]
     assert all(before["time_us"][-1] // 1000 < after["time_us"][0] // 1000 for before, after in pairwise(files[1]))
