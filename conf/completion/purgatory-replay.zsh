@@ -292,7 +292,7 @@ _purgatory_replay() {
         '*--closed-loop[Name or file of a scenario; it is simulated under each variant, so that clients react.]:value:(cold-consumers create-topics hot-partition idle-consumers large-batches leader-failover open-transactions purgatory-leak rebalance-storm rolling-restart share-workers slow-follower slow-remote-reads steady throttled-replica)' \
         '*--like[Folder of an imported request log, or a scenario written by fit; a model of the recorded cluster predicts each variant.]:value:_files' \
         '*--seeds[Number of simulations per variant, each with its own random seed. (default - 5)]:value:_files' \
-        '*--json[File for the figures as JSON.]:value:_files' \
+        '*--json[File for the figures as JSON; - prints only the JSON, to standard output.]:value:_files' \
         '*--seed[Random seed. (default - the scenario'\''s)]:value:_files' \
         '*--duration[Simulated time, in seconds. (default - the scenario'\''s)]:value:_files' \
         '*--scale[Factor for the number of producers and consumers.]:value:_files' \
