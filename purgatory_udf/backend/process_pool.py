@@ -1,8 +1,8 @@
 """Parallel work on the machine's cores, in forked processes or in threads.
 
 A fork costs tens of milliseconds, because afterwards each process copies the memory that it writes to, and its results
-have to be read. Threads have no such costs, but only one of them executes Python code at a time, so they help if Arrow,
-numpy or compiled code does most of the work.
+have to be read. Threads have no such costs, but share the GIL, so they help if Arrow, numpy or compiled code does most
+of the work.
 
 Results of forked processes come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of
 the memory; `work` may therefore be any function. It must neither query DuckDB nor write Delta tables, because their
