@@ -18,7 +18,7 @@ from purgatory_udf.common.installation import COMMAND, PROGRAM, ROOT, job_module
 from purgatory_udf.common.local_files import pipes_read
 from purgatory_udf.launch import command_line, jvm, runtimes, submission
 from purgatory_udf.launch import command_line as command_line_module
-from purgatory_udf.launch.backend_choice import TINY, open_local, runs_in_process
+from purgatory_udf.launch.backend_choice import TINY, open_local, postpone_pandas, runs_in_process
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.jvm import ClassArchive, create_in_background
 from purgatory_udf.launch.runtimes import VirtualEnvironment, report_progress
@@ -116,6 +116,7 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
     reason = ""
     is_small = runs_in_process(job.inputs, job.max_local_bytes, bool(line.spark), settings, os.environ)
     if is_small or (job.spark_is_optional and not has_spark and not line.spark):
+        postpone_pandas()
         try:
             return job.status(line.arguments, open_local)
         except NeedsSparkError as error:

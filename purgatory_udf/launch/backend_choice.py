@@ -7,7 +7,13 @@ it again in Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
 from purgatory_udf.common.local_files import is_small_and_local, local_bytes
@@ -69,6 +75,51 @@ def open_local() -> Backend:
     from purgatory_udf.backend.backend import LocalBackend
 
     return LocalBackend()
+
+
+def postpone_pandas() -> None:
+    """Have Arrow import pandas when a command needs it, instead of with the first array.
+
+    Most commands need no pandas, and its import takes an eighth of the time of a short one.
+    """
+    import pyarrow as pa
+
+    # What Arrow knows of pandas; another version of Arrow may lack it.
+    known = getattr(pa.lib, "_pandas_api", None)
+    if known is None or "pandas" in sys.modules:
+        return
+    # Arrow looks for pandas once. It does not use a version that is too old, and warns of it.
+    too_old = ModuleType("pandas")
+    too_old.__dict__["__version__"] = "0"
+    sys.modules["pandas"] = too_old
+    with warnings.catch_warnings(action="ignore"):
+        pa.array([True])
+    del sys.modules["pandas"]
+    sys.meta_path.insert(0, _PandasFinder(lambda: known.pd))
+
+
+class _PandasFinder(MetaPathFinder):
+    """Finds pandas when it is first imported, and then calls `found`."""
+
+    def __init__(self, found: Callable[[], object]) -> None:
+        self._found = found
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "pandas":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def executed(module: ModuleType) -> None:
+                execute(module)
+                self._found()
+
+            setattr(spec.loader, "exec_module", executed)  # noqa: B010 (a type checker refuses the assignment)
+        return spec
 
 
 def spark_opener(app: str) -> OpenBackend:
