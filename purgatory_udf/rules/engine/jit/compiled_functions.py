@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -93,12 +94,25 @@ def entry_point(function: Function) -> Function:
         compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     finally:
         config.CACHE_LOCATOR_CLASSES = default_locators
-    if not os.access(code_cache.FOLDER, os.W_OK):
+    cache = getattr(compiled, "_cache", None)
+    if cache is not None and HELPER_PIPELINE is not None:
+        cache.load_overload = partial(_cached_code, cache)
+    if cache is not None and not os.access(code_cache.FOLDER, os.W_OK):
         # Read-only cache: load from it, and keep other compiled code in memory.
-        cache = getattr(compiled, "_cache", None)
-        if cache is not None:
-            cache.save_overload = lambda *_: None
+        cache.save_overload = lambda *_: None
     return cast("Function", compiled)
+
+
+def _cached_code(cache: Any, signature: Any, context: Any) -> Any:
+    """Load compiled code as numba's cache does, but without all modules that only a compilation needs.
+
+    numba imports these for 0.2 s with the first code that it loads. A compilation imports them itself.
+    """
+    from numba.core.runtime.nrt import rtsys
+
+    rtsys.initialize(context)
+    with cache._guard_against_spurious_io_errors():
+        return cache._load_overload(signature, context)
 
 
 def in_object_file(functions: Compilable) -> Mapping[str, Callable[..., int]]:
