@@ -191,3 +191,21 @@ def test_threads_read_lines_and_write_events(
     assert parts_in_threads[0] > 3 and parts_in_threads[1:] == [3]
     assert [seq for part in files[1] for seq in part["seq"]] == files[0][0]["seq"]
     assert all(before["time_us"][-1] // 1000 < after["time_us"][0] // 1000 for before, after in pairwise(files[1]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "pieces"),
+    [
+        ([14, 17, 13], 2, [3, 3, 2]),
+        ([14, 17, 13], 4, [3, 3, 2]),
+        ([16, 16], 2, [2, 2]),
+        ([17], 3, [3]),
+        # Shorter ones than 4 MB take more time.
+        ([14, 17, 13], 16, [2, 3, 2]),
+        ([0, 3], 2, [0, 1]),
+        ([], 2, []),
+    ],
+)
+def test_workers_read_the_same_number_of_pieces(sizes: list[int], workers: int, pieces: list[int]) -> None:
+    each = log_import._piece_bytes([size << 20 for size in sizes], 8 << 20, workers)
+    assert [-(-(size << 20) // each) for size in sizes] == pieces

@@ -286,6 +286,7 @@ def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptio
     if isinstance(backend, LocalBackend):
         # Large pieces have lower fixed costs; several for each core keep all threads or processes busy until the end.
         each = min(each, log_reader.BLOCK_BYTES, max(_LEAST_PIECE, expected // (2 * cores())))
+        each = _piece_bytes([file.size for file in files], each, cores())
     # The last task is started first: smaller ones at the end leave processes waiting for a shorter time.
     tasks = sorted(
         in_tasks(byte_pieces(files, each, options.limits), each),
@@ -299,6 +300,21 @@ def _read(backend: Backend, files: Sequence[InputFile], options: RequestLogOptio
     return backend.run_tasks(
         tasks, lambda piece: log_reader.read_piece(piece, zone, compiled), log_reader.READ, in_threads
     )
+
+
+def _piece_bytes(sizes: Sequence[int], most: int, workers: int) -> int:
+    """Return a length of pieces, at most `most`, with which all workers have the same number of pieces.
+
+    If these would be too short, `most` is returned.
+    """
+    each = most
+    while each >= _LEAST_PIECE:
+        counts = [-(-size // each) for size in sizes]
+        if sum(counts) % workers == 0:
+            return each
+        # One piece more.
+        each = max(-(-size // count) for size, count in zip(sizes, counts, strict=True) if count) - 1
+    return most
 
 
 @dataclass(frozen=True)
