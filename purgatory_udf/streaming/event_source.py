@@ -285,7 +285,7 @@ class EventTable:
         return known
 
     def _survey(self) -> Survey:
-        totals = self._query(
+        totals = (
             "SELECT count(*) AS events, "
             f"count(CASE WHEN type IN ({_quoted(PARTITION_KINDS)}) THEN 1 END) AS operations, "
             f"count(CASE WHEN type IN ({_quoted(API_OF)}) THEN 1 END) AS of_groups, "
@@ -294,18 +294,21 @@ class EventTable:
             "count(CASE WHEN type LIKE 'share_%' THEN 1 END) AS of_shares, "
             "count(CASE WHEN type = 'share_fetch' THEN 1 END) AS share_fetches, "
             "min(time_us) AS first_us, max(time_us) AS last_us FROM events"
-        )[0]
+        )
         # The limit of a request may leave any number of bytes for its last partitions, unless it is twice the sum of
         # their own limits: a first batch exceeds its partition's limit by less than that.
-        limits = self._query(
-            "SELECT max(part.max_bytes) AS most_bytes, "
-            "min(CASE WHEN partition_count = 1 THEN least(part.max_bytes, limit_bytes) "
-            "WHEN 2 * partition_count * part.max_bytes > limit_bytes THEN 0 ELSE part.max_bytes END) AS least_bytes "
+        limits = (
+            "SELECT coalesce(max(part.max_bytes), 0) AS most_bytes, "
+            "coalesce(min(CASE WHEN partition_count = 1 THEN least(part.max_bytes, limit_bytes) "
+            "WHEN 2 * partition_count * part.max_bytes > limit_bytes THEN 0 ELSE part.max_bytes END), 0) "
+            "AS least_bytes "
             "FROM (SELECT explode(partitions) AS part, size(partitions) AS partition_count, "
             f"least(coalesce(max_bytes, {INT32_MAX}), {self._fetch_max_bytes}) AS limit_bytes "
             "FROM events WHERE type = 'fetch') AS parts"
-        )[0]
-        return Survey(**totals, most_bytes=limits["most_bytes"] or 0, least_bytes=limits["least_bytes"] or 0)
+        )
+        # A query opens a database, which takes longer than to answer it for a small table.
+        (row,) = self._query(f"SELECT * FROM ({totals}) AS totals CROSS JOIN ({limits}) AS limits")
+        return Survey(**row)
 
     def has_share_groups(self) -> bool:
         """Return whether the table has fetches of share groups."""
