@@ -67,12 +67,16 @@ def _rules_in_parallel() -> Iterator[None]:
 
 
 def _events(number: int) -> list[dict[str, Any]]:
-    """Return the events of a batch: an append, its high watermark, and a fetch that waits for the next append."""
+    """Return the events of a batch: an append, its high watermark, and a fetch that waits for the next append.
+
+    An append to another partition is first, so that two threads number the keys differently.
+    """
     common = {"time_us": 1_000_000 * (number + 1), "broker": 1}
     change = common | {"type": "partition", "topic": "t", "partition": 0, "offset": number + 1}
     part = {"topic": "t", "partition": 0, "fetch_offset": number + 1, "max_bytes": 1000}
     fetch = {"request_id": str(number), "replica_id": -1, "max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1000}
     events = (
+        change | {"partition": 1, "change": "log_end", "bytes": 100},
         change | {"change": "log_end", "bytes": 100},
         change | {"change": "high_watermark"},
         common | {"type": "fetch", **fetch, "isolation": "read_uncommitted", "partitions": [part]},

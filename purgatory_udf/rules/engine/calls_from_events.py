@@ -13,12 +13,11 @@ from purgatory_udf.rules.engine.column_access import (
     PLACE,
     column_place,
     column_record,
-    gather_strings,
     list_items,
     read_batch,
 )
-from purgatory_udf.rules.engine.event_records import EventColumn
-from purgatory_udf.rules.engine.jit.records import Records
+from purgatory_udf.rules.engine.event_records import EventColumn, count_rare_changes
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view
 from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
 from purgatory_udf.rules.engine.parallel_pieces import PieceOffsets, parse_in_parallel, threads_for
 from purgatory_udf.rules.engine.what_if_columns import effective_settings
@@ -115,7 +114,7 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
         if values is not columns[name]:
             records[column] = column_record(values)
     rows, count = len(table), threads or threads_for(len(table))
-    starts = [_piece_start(rows * nth // count, columns) for nth in range(count)]
+    starts = [_piece_start(rows * nth // count, columns, records) for nth in range(count)]
     parsed = parse_in_parallel(
         records,
         [*starts, _end_of_pieces(records)],
@@ -124,15 +123,15 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
         list_offsets_ms=config.list_offsets.request_timeout_ms,
         item_count=int(records["count"][EventColumn.ITEM_TOPIC]),
     )
-    requests, error_rows = parsed.request_rows, parsed.error_rows
+    error_rows = parsed.error_rows
     return Call(
         parsed.names,
         in_time_order(parsed.events) if parsed.unordered else parsed.events,
         parsed.request_parts,
         parsed.leader_and_isr,
         parsed.in_sync,
-        _rows_of(columns["request_id"], requests),
-        _rows_of(columns["client_id"], requests),
+        columns["request_id"],
+        columns["client_id"],
         _errors(columns).take(pa.array(error_rows)) if len(error_rows) else _NO_STRINGS,
         parsed.capacity,
     )
@@ -184,15 +183,18 @@ def _errors(columns: _Columns) -> pa.Array:
     return of_items if of_rows is None else pa.concat_arrays([of_items, of_rows])
 
 
-def _piece_start(row: int, columns: _Columns) -> PieceOffsets:
+def _piece_start(row: int, columns: _Columns, records: Records) -> PieceOffsets:
     """Return the start of the piece from `row` on: how many rows of each kind the rows before it may produce."""
     if row == 0:
-        return PieceOffsets(0, 0, 0, 0, 0)
+        return PieceOffsets(0, 0, 0, 0, 0, 0, 0)
     items, changes = _items_before(columns["partitions"], row), _known_before(columns["change"], row)
+    leader_and_isr, second_events = count_rare_changes(attribute_view(records), row)
     of_brokers = sum(_known_before(columns.maybe(name), row) for name in ("exhausted", "full"))
     return PieceOffsets(
         rows=row,
         changes=changes + of_brokers,
+        second_events=second_events,
+        leader_and_isr=leader_and_isr,
         # The end of a read names its partition as a change does.
         request_parts=items
         + _items_before(columns["topics"], row)
@@ -210,6 +212,8 @@ def _end_of_pieces(records: Records) -> PieceOffsets:
     return PieceOffsets(
         rows=int(rows[EventColumn.TYPE]),
         changes=changes + int(valid[EventColumn.EXHAUSTED] + valid[EventColumn.FULL]),
+        second_events=changes,
+        leader_and_isr=changes,
         request_parts=int(rows[EventColumn.ITEM_TOPIC] + rows[EventColumn.NEW_TOPIC])
         + max(0, int(valid[EventColumn.TOPIC]) - changes),
         members=int(rows[EventColumn.IN_SYNC]),
@@ -249,16 +253,3 @@ class _Columns(Mapping[str, pa.Array]):
 
     def __len__(self) -> int:
         return self.batch.num_columns
-
-
-def _rows_of(texts: pa.Array, rows: Records) -> pa.Array:
-    """Return the strings at the row numbers `rows`, in ascending order.
-
-    The usual cases take no copy: `rows` are all rows, or no row has a string.
-    """
-    if texts.null_count == len(texts):
-        return pa.nulls(len(rows), pa.string())
-    if len(rows) == len(texts):
-        return texts
-    gathered = gather_strings(texts, rows)
-    return texts.take(pa.array(rows)) if gathered is None else gathered

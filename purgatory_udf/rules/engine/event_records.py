@@ -30,7 +30,14 @@ from purgatory_udf.rules.engine.column_access import (
     word_slot,
 )
 from purgatory_udf.rules.engine.jit import Int64Enum
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, inlined, int64, load_uint8
+from purgatory_udf.rules.engine.jit.compiled_functions import (
+    entry_point,
+    helper,
+    inlined,
+    int64,
+    load_int32,
+    load_uint8,
+)
 from purgatory_udf.rules.engine.jit.records import Records, accessor, arena_dtype, record
 from purgatory_udf.rules.engine.loop.arena import (
     EVENT,
@@ -71,9 +78,9 @@ class EventColumn(Int64Enum):
 
 
 ROW, SLOT = record("row"), record("", "key")
-# Code, event number and request number of a row of the current block. The other fields list the block's rows by kind:
-# the n-th record has the n-th change, fetch, produce, and other row.
-BLOCK_ROW = record(i4="change fetch produce other event request code", align=32)
+# Code and event number of a row of the current block. The other fields list the block's rows by kind: the n-th record
+# has the n-th change, fetch, produce, and other row.
+BLOCK_ROW = record(i4="change fetch produce other event code", align=32)
 # A topic that a recent row has named: address and length in one of these rows, and its hash.
 TOPIC = record("text length hashed")
 # A key: address and length of its topic in one of the rows that name it, its parsed batches and rolls, and the last
@@ -88,7 +95,6 @@ TABLES = {
     "request_parts": REQUEST_PART,
     "leader_and_isr": LEADER_AND_ISR,
     "in_sync": MEMBER,
-    "request_rows": ROW,
     "error_rows": ROW,
     "key_names": KEY_NAME,
     "slots": SLOT,
@@ -96,11 +102,11 @@ TABLES = {
     "block_rows": BLOCK_ROW,
     "topics": TOPIC,
 }
-# Rows in use of these tables (`slots`: size of the hash table), and the parts and nodes that the events can add to a
-# state. `read_ends`: events that end a read or lookup in remote storage. `max_bytes`: the broker's limit of a fetch;
-# `cap_min_bytes`: whether it limits `min_bytes` too. `list_offsets_ms`: the broker's timeout of list-offsets.
-# `item_count`: items in all lists, which precede the rows in `error_rows`. `unordered`: some event is earlier than the
-# one before it.
+# Rows in use of these tables (`slots`: size of the hash table), and the operations (`request_count`), parts and nodes
+# that the events can add to a state. `read_ends`: events that end a read or lookup in remote storage. `max_bytes`: the
+# broker's limit of a fetch; `cap_min_bytes`: whether it limits `min_bytes` too. `list_offsets_ms`: the broker's timeout
+# of list-offsets. `item_count`: items in all lists, which precede the rows in `error_rows`. `unordered`: some event is
+# earlier than the one before it.
 ARENA = arena_dtype(
     TABLES,
     *("event_count", "request_part_count", "leader_and_isr_count", "members"),
@@ -113,9 +119,9 @@ _column_at, _word_at, _event_at, _request_part_at, _leader_and_isr_at, _member_a
     accessor(name, TABLES, ARENA)
     for name in ("columns", "words", "events", "request_parts", "leader_and_isr", "in_sync")
 )
-_request_row_at, _error_row_at, _name_at, _slot_at, _purgatory_key_at, _block_row_at, _topic_at = (
+_error_row_at, _name_at, _slot_at, _purgatory_key_at, _block_row_at, _topic_at = (
     accessor(name, TABLES, ARENA)
-    for name in ("request_rows", "error_rows", "key_names", "slots", "purgatory_keys", "block_rows", "topics")
+    for name in ("error_rows", "key_names", "slots", "purgatory_keys", "block_rows", "topics")
 )
 
 _UNKNOWN, _NO_PARTITION, _ANY_BROKER = map(int64, (UNKNOWN, NO_PARTITION, UNKNOWN))
@@ -156,7 +162,6 @@ def _bits(codes: Iterable[Code]) -> int:
 # Sets of codes, as bit masks. `_WITH_TOPIC`: changes that are also an event of the topic. `_SINGLE_CHANGES`: changes
 # that `_change` parses completely.
 _WITH_TOPIC = _bits((Code.LEADER, Code.DELETED, Code.STOPPED))
-_WITH_PARTS = _bits((*REQUESTS, Code.REMOTE_READ, Code.REMOTE_LOOKUP))
 _KNOWN = _bits((*REQUESTS, *REMOTE_EVENTS, *CHANGES.values()))
 _SINGLE_CHANGES = _bits({*CHANGES.values()} - {Code.LEADER, Code.DELETED, Code.STOPPED, Code.ISR, Code.LOCAL_LOG_START})
 _OTHERS = _KNOWN & ~(_SINGLE_CHANGES | _bits((Code.PRODUCE, Code.FETCH)))
@@ -164,31 +169,36 @@ _OTHERS = _KNOWN & ~(_SINGLE_CHANGES | _bits((Code.PRODUCE, Code.FETCH)))
 
 @entry_point
 def parse_events(arenas: Records, begin: int, end: int) -> None:
-    """Parse the rows from `begin` up to `end`."""
+    """Parse the rows from `begin` up to `end`. An arena can parse several ranges of rows, one after the other."""
     arena = arenas[0]
-    _rehash(arena, min(_MIN_SLOTS, arena.slots_capacity))
-    for slot in range(TOPICS):
-        _topic_at(arena, slot).length = NONE
+    _initialize(arena)
     for first in range(begin, end, BLOCK):
         last = min(first + BLOCK, end)
         _parse_block(arena, first, last)
 
 
 @helper
+def _initialize(arena: Arena) -> None:
+    """Empty the hash tables, when the arena is first used."""
+    if arena.slots == 0:
+        _rehash(arena, min(_MIN_SLOTS, arena.slots_capacity))
+        for slot in range(TOPICS):
+            _topic_at(arena, slot).length = NONE
+
+
+@helper
 def _parse_block(arena: Arena, first: int, last: int) -> None:
-    """Parse at most `BLOCK` rows. Events and requests are numbered in the order of the rows."""
+    """Parse at most `BLOCK` rows. Events are numbered in the order of the rows."""
     first_event, purgatory_keys = arena.event_count, arena.purgatory_key_count
     _look_up_codes(arena, first, last)
-    e, requests = first_event, arena.request_count
+    e = first_event
     changes = fetches = produces = others = _ZERO
     for row in range(first, last):
         this = _block_row_at(arena, row - first)
         code = this.code
-        this.event, this.request = e, requests
+        this.event = e
         e += _bit_of(_KNOWN, code) + _bit_of(_WITH_TOPIC, code)
         # Without branches: the row is written to the end of each list, and counted in the list of its kind.
-        _request_row_at(arena, requests).row = row
-        requests += _bit_of(_WITH_PARTS, code)
         _block_row_at(arena, changes).change = row
         changes += _bit_of(_SINGLE_CHANGES, code)
         _block_row_at(arena, fetches).fetch = row
@@ -198,7 +208,7 @@ def _parse_block(arena: Arena, first: int, last: int) -> None:
         _block_row_at(arena, others).other = row
         others += _bit_of(_OTHERS, code)
     _copy_times(arena, first, last)
-    arena.event_count, arena.request_count = e, requests
+    arena.event_count = e
     if _MAX_ROWS_PER_REQUEST * (fetches + produces) > last - first:
         _prefetch_requests(arena, first, last)
     for n in range(changes):
@@ -344,6 +354,12 @@ def _number_of(arena: Arena, strings: Column, row: int, group: int, other: int) 
 def _key(arena: Arena, broker: int, column: int, row: int, partition: int) -> int:
     """Return the number of a key, which is added if it is new. Its topic is the string in `row` of `column`."""
     text, length = string_value(_column_at(arena, column), row)
+    return _number_key(arena, broker, text, length, partition)
+
+
+@inlined
+def _number_key(arena: Arena, broker: int, text: int, length: int, partition: int) -> int:
+    """Return the number of a key, which is added if it is new. `text` is the address of its topic."""
     topic = _topic_at(arena, _topic_slot(text, length))
     if topic.length != length or not strings_equal(topic.text, text, length):
         topic.text, topic.length, topic.hashed = text, length, hash_string(text, length)
@@ -361,6 +377,43 @@ def _key(arena: Arena, broker: int, column: int, row: int, partition: int) -> in
         ):
             return key
         slot = (slot + 1) & (arena.slots - 1)
+
+
+@entry_point
+def count_rare_changes(columns: Records, end: int) -> tuple[int, int]:
+    """Count changes among the first `end` rows: at most how many have a row in `leader_and_isr`, and a second event.
+
+    A second event is of the topic (`_WITH_TOPIC`). Only lengths and first bytes are compared: isr, leader, deleted,
+    stopped.
+    """
+    leaders = isrs = others = _ZERO
+    changes = addresses_of(columns[EventColumn.CHANGE])
+    if changes.limit > changes.base:
+        stop = load_int32(changes.values, changes.offset)
+        for row in range(end):
+            begin, stop = stop, load_int32(changes.values, changes.offset + row + 1)
+            length, initial = stop - begin, load_uint8(min(changes.base + begin, changes.limit - 1), 0)
+            # Without branches: the next change is unpredictable.
+            isrs += length == 3
+            leaders += (length == 6) & (initial == _L)
+            others += (length == 7) & ((initial == _D) | (initial == _S))
+    return isrs + leaders, leaders + others
+
+
+_D, _L, _S = map(int64, b"dls")
+
+
+@entry_point
+def number_keys(arenas: Records, names: Records, numbers: Records) -> None:
+    """Fill `numbers` with the keys' numbers in an arena, to which new keys are added.
+
+    `names` are the rows of `key_names` of another arena.
+    """
+    arena = arenas[0]
+    _initialize(arena)
+    for k in range(len(names)):
+        name = names[k]
+        numbers[k] = _number_key(arena, name.broker, name.topic, name.length, name.partition)
 
 
 @inlined
@@ -438,7 +491,8 @@ def _fill_request(arena: Arena, row: int, this: BlockRow, code: int, delay: int)
     _fill_event(arena, row, code, e)
     event = _event_at(arena, e)
     event.delay, event.min_bytes, event.max_bytes = delay, 0, 0
-    event.first, event.text = arena.request_part_count, this.request
+    event.first, event.text = arena.request_part_count, row
+    arena.request_count += 1
     _note_purgatory(arena, waits_in(code), event.broker)
     return e
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from purgatory_udf.rules.engine.jit.records import Records, concat_records, copy_records, sorted_unique, take_records
 from purgatory_udf.rules.engine.loop.arena import PARTIAL
 from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, LAST_WITH_PARTS, NO_PARTITION, Code, Error, key_parts
-from purgatory_udf.rules.engine.loop.engine_call import Call, KeyNames, change_rows, in_time_order
+from purgatory_udf.rules.engine.loop.engine_call import Call, KeyNames, change_rows, in_time_order, take_strings
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
 
 Grouping = Callable[[str], str]
@@ -175,8 +175,8 @@ def _compact_call(call: Call, events: Records, request_parts: Records) -> Call:
         request_parts,
         leader_and_isr,
         in_sync,
-        call.request_ids.take(pa.array(id_rows)),
-        call.client_ids.take(pa.array(id_rows)),
+        take_strings(call.request_ids, id_rows),
+        take_strings(call.client_ids, id_rows),
         errors,
     )
 

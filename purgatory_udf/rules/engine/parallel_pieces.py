@@ -1,24 +1,25 @@
 """Parses a table in several threads, one piece of its rows each, with the same result as in one thread.
 
 All threads write to the same tables. The output of a piece starts at the row that it would have if every earlier input
-row needed as much space as possible. Each thread numbers the keys of its piece. Afterwards the rows of later pieces are
-moved up to close the gaps, and their key numbers are replaced.
+row needed as much space as possible. Each thread numbers the keys of its piece, after those of the table's first rows.
+Afterwards the rows of later pieces are moved up to close gaps, and their key numbers are replaced. Usually there are no
+gaps, and the first rows name all keys, so that the numbers are the same.
 """
 
 from __future__ import annotations
 
+import _thread
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from itertools import count, pairwise
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.common.configuration import INT32_MAX
-from purgatory_udf.rules.engine.event_records import ARENA, BLOCK, TABLES, TOPICS, WORDS, parse_events
+from purgatory_udf.rules.engine.event_records import ARENA, BLOCK, TABLES, TOPICS, WORDS, number_keys, parse_events
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, load_uint8
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, empty_records, make_arena, move_rows
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
@@ -30,9 +31,9 @@ from purgatory_udf.rules.engine.loop.engine_call import Capacity, KeyColumns, Ke
 
 Result = TypeVar("Result")
 
-# Rows that are worth a thread: with fewer, merging the pieces takes as long as two threads save. With more than 4
-# threads, memory bandwidth is the limit.
-_ROWS_PER_THREAD, _MAX_THREADS = 1 << 16, 4
+# Rows that are worth a thread: with fewer, starting it takes as long as it saves. With more than 4 threads, memory
+# bandwidth is the limit.
+_ROWS_PER_THREAD, _MAX_THREADS = 1 << 15, 4
 
 
 def threads_for(rows: int) -> int:
@@ -49,9 +50,16 @@ def run_in_thread(work: Callable[[], Result]) -> Callable[[], Result]:
     Returns:
         A function that waits for the result and returns it, or raises the exception that the work raised.
     """
-    executor = ThreadPoolExecutor(1)
-    future = executor.submit(work)
-    executor.shutdown(wait=False)
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    # `threading.Thread` and executors wait until the thread has started, and take three times as long.
+    _thread.start_new_thread(run, ())
     return future.result
 
 
@@ -61,21 +69,30 @@ _COUNTERS = {
     "request_parts": "request_part_count",
     "leader_and_isr": "leader_and_isr_count",
     "in_sync": "members",
-    "request_rows": "request_count",
     "error_rows": "error_count",
     "key_names": "keys",
     "purgatory_keys": "purgatory_key_count",
 }
 
-
+# Rows of these tables are referred to by number, so all pieces number them from the start of the table on.
+_REFERENCED = ("request_parts", "leader_and_isr", "in_sync", "error_rows")
+_MOVED = ("events", *_REFERENCED)
+# If fewer rows than one in this number have a new key, nearly all keys are known.
+_MAX_ROWS_PER_NEW_KEY = 16
 _SCALARS = (ARENA.names or ())[2 * len(TABLES) :]
 
 
 class PieceOffsets(NamedTuple):
-    """Counts up to a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors."""
+    """Counts up to a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors.
+
+    `second_events` and `leader_and_isr` are the changes that may be an event of their topic, too, or have a row of that
+    table.
+    """
 
     rows: int
     changes: int
+    second_events: int
+    leader_and_isr: int
     request_parts: int
     members: int
     error_rows: int
@@ -84,15 +101,13 @@ class PieceOffsets(NamedTuple):
     def rows_by_table(self) -> dict[str, int]:
         """The first row in each output table of the piece that starts here.
 
-        It leaves the greatest space that earlier input rows may need; a change, for example, may be a second event of
-        its topic.
+        It leaves the greatest space that earlier input rows may need.
         """
         return {
-            "events": self.rows + self.changes,
+            "events": self.rows + self.second_events,
             "request_parts": self.request_parts,
-            "leader_and_isr": self.changes,
+            "leader_and_isr": self.leader_and_isr,
             "in_sync": self.members,
-            "request_rows": self.rows,
             "error_rows": self.error_rows,
             "key_names": self.request_parts + 2 * self.changes,
             "purgatory_keys": self.rows,
@@ -108,7 +123,6 @@ class ParsedEvents(NamedTuple):
         request_parts: The parts of the requests.
         leader_and_isr: Leader epochs and in-sync sets of the changes that have them.
         in_sync: The members of the in-sync sets.
-        request_rows: The input row of each request.
         error_rows: The input row of each item that has an error recorded by name.
         capacity: The table capacity that the events need.
         unordered: Whether some event is earlier than the one before it.
@@ -119,7 +133,6 @@ class ParsedEvents(NamedTuple):
     request_parts: Records
     leader_and_isr: Records
     in_sync: Records
-    request_rows: Records
     error_rows: Records
     capacity: Capacity
     unordered: bool
@@ -134,131 +147,154 @@ def parse_in_parallel(columns: Records, starts: Sequence[PieceOffsets], **settin
         settings: Values of the scalars in the parser's arena (`event_records.ARENA`).
     """
     sizes = starts[-1].rows_by_table
-    tables = {name: empty_records(sizes[name], TABLES[name]) for name in _COUNTERS}
-    pieces = [_Piece(columns, tables, begin, end, settings) for begin, end in pairwise(starts)]
-    waits = [run_in_thread(piece.parse) for piece in pieces[1:]]
-    pieces[0].parse()
+    tables = {name: empty_records(sizes[name], TABLES[name]) for name in _COUNTERS if name != "key_names"}
+    # The first piece gets all keys.
+    first = _Piece(columns, tables, starts[0], starts[1], sizes["key_names"], settings)
+    later = []
+    if len(starts) > 2:
+        first.parse_most_keys()
+        known = len(first.rows("key_names"))
+        for begin, end in pairwise(starts[1:]):
+            keys = known + end.rows_by_table["key_names"] - begin.rows_by_table["key_names"]
+            later.append(_Piece(columns, tables, begin, end, keys, settings))
+            later[-1].number_keys(first)
+    waits = [run_in_thread(piece.parse) for piece in later]
+    first.parse()
     for wait in waits:
         wait()
-    merged = _MergedPieces(tables)
-    for piece in pieces:
+    merged = _MergedPieces(tables, first)
+    for piece in (first, *later):
         merged.add(piece)
     return merged.parsed()
 
 
 class _Piece:
+    """Rows of the input that one thread parses.
+
+    Args:
+        columns: Records of the input columns.
+        tables: The output tables of all pieces.
+        begin: The start of the piece.
+        end: Its end.
+        keys: The number of keys that the piece may have.
+        settings: Values of scalars in the arena.
+    """
+
     def __init__(
         self,
         columns: Records,
         tables: dict[str, Records],
         begin: PieceOffsets,
         end: PieceOffsets,
+        keys: int,
         settings: dict[str, int],
     ) -> None:
-        self._rows, self.begin = (begin.rows, end.rows), begin.rows_by_table
+        self._next, self._end, self.begin = begin.rows, end.rows, begin.rows_by_table
         ends = end.rows_by_table
-        self._tables = {name: rows[self.begin[name] : ends[name]] for name, rows in tables.items()}
-        slots = 1 << (2 * len(self._tables["key_names"])).bit_length()
+        self._first = {name: self.begin[name] if name in _REFERENCED else 0 for name in _COUNTERS}
+        self._tables = {name: rows[self.begin[name] - self._first[name] : ends[name]] for name, rows in tables.items()}
         self._tables |= {"columns": columns, "words": WORDS.records}
-        self._tables |= {
-            name: empty_records(count, TABLES[name])
-            for name, count in (("slots", slots), ("block_rows", BLOCK), ("topics", TOPICS))
-        }
-        self._arena = make_arena(self._tables, TABLES, ARENA, **settings)
+        sizes = {"key_names": keys, "slots": 1 << (2 * keys).bit_length(), "block_rows": BLOCK, "topics": TOPICS}
+        self._tables |= {name: empty_records(size, TABLES[name]) for name, size in sizes.items()}
+        counters = {_COUNTERS[name]: row for name, row in self._first.items()}
+        self._arena = make_arena(self._tables, TABLES, ARENA, **settings, **counters)
 
     def parse(self) -> None:
-        parse_events(self._arena, *self._rows)
+        """Parse the rows that are left."""
+        self._parse_until(self._end)
 
-    @cached_property
+    def parse_most_keys(self) -> None:
+        """Parse the first rows, until few of them have new keys; at most an eighth of the rows."""
+        limit, known, new = self._next + (self._end - self._next) // 8, 0, int(BLOCK)
+        while _MAX_ROWS_PER_NEW_KEY * new >= BLOCK and self._next < limit:
+            self._parse_until(min(self._next + int(BLOCK), limit))
+            keys = len(self.rows("key_names"))
+            known, new = keys, keys - known
+
+    def _parse_until(self, end: int) -> None:
+        parse_events(self._arena, self._next, end)
+        self._next = end
+
+    def number_keys(self, piece: _Piece) -> Records:
+        """Return the numbers that the keys of another piece have in this one. New keys are added."""
+        names = piece.rows("key_names")
+        numbers = np.empty(len(names), np.int32)
+        number_keys(self._arena, attribute_view(names), numbers)
+        return numbers
+
+    @property
     def counts(self) -> dict[str, int]:
-        """The scalars of the arena after parsing."""
-        return dict(zip(_SCALARS, self._arena.view(np.int64).tolist()[-len(_SCALARS) :], strict=True))
+        """The scalars of the arena; the counts of table rows start at the piece's first row."""
+        counts = dict(zip(_SCALARS, self._arena.view(np.int64).tolist()[-len(_SCALARS) :], strict=True))
+        for name in _REFERENCED:
+            counts[_COUNTERS[name]] -= self._first[name]
+        return counts
 
     def rows(self, name: str) -> Records:
-        return self._tables[name][: self.counts[_COUNTERS[name]]]
+        """Return the piece's rows of an output table."""
+        return self._tables[name][self._first[name] : int(self._arena[_COUNTERS[name]][0])]
 
 
 class _MergedPieces:
     """The output tables, in which the rows of the pieces follow each other without gaps."""
 
-    def __init__(self, tables: dict[str, Records]) -> None:
-        self._tables = tables
-        self._numbers: dict[tuple[int, int, str], int] = {}
+    def __init__(self, tables: dict[str, Records], first: _Piece) -> None:
+        self._tables, self._first = tables, first
         self._purgatory_keys: dict[tuple[int, int], None] = {}
-        self._names = KeyNames()
         self._named: list[tuple[Records, Records]] = []
         self._counts: Counter[str] = Counter()
-        self._parts = self._nodes = self._read_ends = 0
-        self._unordered = False
 
     def add(self, piece: _Piece) -> None:
-        named = piece.rows("key_names")
-        keys = self._number_keys(_key_names(named))
-        self._named.append((keys, named))
+        keys = np.arange(len(piece.rows("key_names"))) if piece is self._first else self._first.number_keys(piece)
+        self._named.append((keys, piece.rows("key_names")))
         self._purgatory_keys |= dict.fromkeys(piece.rows("purgatory_keys").tolist())
-        if len(self._named) > 1:
-            self._move_rows(piece, keys)
-        self._counts.update({name: piece.counts[counter] for name, counter in _COUNTERS.items()})
-        self._parts += piece.counts["parts"]
-        self._nodes += piece.counts["nodes"]
-        self._read_ends += piece.counts["read_ends"]
-        self._unordered |= piece.counts["unordered"] != 0
+        before, events = self._counts["event_count"], piece.rows("events")
+        if before and len(events):
+            ends = self._tables["events"][before - 1], events[0]
+            earlier, later = ((int(event["t"]), int(event["seq"])) for event in ends)
+            self._counts["unordered"] += earlier > later
+        if piece is not self._first:
+            self._close_gaps(piece, keys)
+        self._counts.update(piece.counts)
 
-    def _number_keys(self, names: KeyNames) -> Records:
-        """Return the numbers of a piece's keys. No two keys of a piece have the same name."""
-        known = len(self._names)
-        if not known:
-            self._names = names
-            return np.arange(len(names), dtype=np.int32)
-        if not self._numbers:
-            self._numbers = dict(zip(_tuples(self._names), count(), strict=False))
-        numbers = self._numbers
-        keys = np.array([numbers.setdefault(name, len(numbers)) for name in _tuples(names)], np.int32)
-        self._names = self._names.append(names.take(np.flatnonzero(keys >= known)))
-        return keys
-
-    def _move_rows(self, piece: _Piece, keys: Records) -> None:
-        counts, events = self._counts, self._tables["events"]
-        piece.rows("leader_and_isr")["first"] += counts["in_sync"]
-        _shift_parts(attribute_view(piece.rows("request_parts")), keys, counts["error_rows"])
-        _shift_events(
-            attribute_view(piece.rows("events")),
-            keys,
-            counts["request_parts"],
-            counts["leader_and_isr"],
-            counts["request_rows"],
-        )
-        for name in ("events", "request_parts", "leader_and_isr", "in_sync", "request_rows", "error_rows"):
-            move_rows(self._tables[name], piece.begin[name], counts[name], len(piece.rows(name)))
-        if counts["events"] and len(piece.rows("events")):
-            before, after = (events[["t", "seq"]][at] for at in (counts["events"] - 1, counts["events"]))
-            self._unordered |= before.item() > after.item()
+    def _close_gaps(self, piece: _Piece, keys: Records) -> None:
+        """Move the piece's rows up to the end of the earlier ones, and replace its numbers of keys by `keys`."""
+        ends = {name: self._counts[_COUNTERS[name]] for name in _MOVED}
+        shifts = {name: end - piece.begin[name] if len(piece.rows(name)) else 0 for name, end in ends.items()}
+        if not any(shifts.values()) and np.array_equal(keys, np.arange(len(keys))):
+            return
+        piece.rows("leader_and_isr")["first"] += shifts["in_sync"]
+        _shift_parts(attribute_view(piece.rows("request_parts")), keys, shifts["error_rows"])
+        _shift_events(attribute_view(piece.rows("events")), keys, shifts["request_parts"], shifts["leader_and_isr"])
+        for name, shift in shifts.items():
+            if shift:
+                move_rows(self._tables[name], piece.begin[name], ends[name], len(piece.rows(name)))
 
     def parsed(self) -> ParsedEvents:
-        growth = np.zeros(len(self._names), GROWTH)
+        names = _key_names(self._first.rows("key_names"))
+        growth = np.zeros(len(names), GROWTH)
         for keys, named in self._named:
             for field in ("batches", "rolls"):
                 growth[field][keys] += named[field].astype(growth[field].dtype)
-        tables = {name: rows[: self._counts[name]] for name, rows in self._tables.items()}
-        request_rows = tables["request_rows"]["row"]
+        counts, tables = self._counts, {name: self._tables[name][: self._counts[_COUNTERS[name]]] for name in _MOVED}
         purgatory_keys = np.array(list(self._purgatory_keys), PURGATORY_KEY)
         return ParsedEvents(
-            self._names,
+            names,
             tables["events"],
             tables["request_parts"],
             tables["leader_and_isr"],
             tables["in_sync"],
-            request_rows,
             tables["error_rows"]["row"],
-            Capacity(growth, purgatory_keys, len(request_rows), self._parts, self._nodes, self._read_ends),
-            self._unordered,
+            Capacity(
+                growth,
+                purgatory_keys,
+                counts["request_count"],
+                counts["parts"],
+                counts["nodes"],
+                counts["read_ends"],
+            ),
+            counts["unordered"] > 0,
         )
-
-
-def _tuples(names: KeyNames) -> Iterator[tuple[int, int, str]]:
-    """Return broker, partition and topic of each key, in a fraction of the time that its name would take."""
-    brokers, partitions, topics = names.columns
-    return zip(brokers.tolist(), partitions.tolist(), topics.to_pylist(), strict=True)
 
 
 def _key_names(named: Records) -> KeyNames:
@@ -285,16 +321,12 @@ def _copy_topics(named: Records, offsets: Records, target: Records) -> None:
 
 
 @entry_point
-def _shift_events(events: Records, keys: Records, request_parts: int, leader_and_isr: int, request_rows: int) -> None:
-    """Replace the key numbers of a piece's events by `keys`, and shift their row numbers.
-
-    The shifts are the numbers of rows of earlier pieces in the tables of these names.
-    """
+def _shift_events(events: Records, keys: Records, request_parts: int, leader_and_isr: int) -> None:
+    """Replace the key numbers of a piece's events by `keys`, and shift their row numbers in these tables."""
     for e in range(len(events)):
         event = events[e]
         if event.code <= LAST_WITH_PARTS:
             event.first += request_parts
-            event.text += request_rows
         else:
             event.key = keys[event.key]
             if event.leader_and_isr >= 0:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined, int64
-from purgatory_udf.rules.engine.jit.records import Records, attribute_view, record, take_records
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, copy_records, record, take_records
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
 from purgatory_udf.rules.engine.loop.codes import (
     ANY_BROKER,
@@ -145,6 +145,13 @@ def concat_strings(left: pa.Array, right: pa.Array) -> pa.Array:
     return pa.concat_arrays([left, right])
 
 
+def take_strings(strings: pa.Array, rows: Records) -> pa.Array:
+    """Return the strings in these rows. A column of nulls is not copied."""
+    if strings.null_count == len(strings):
+        return pa.nulls(len(rows), pa.string())
+    return strings.take(pa.array(rows))
+
+
 class KeyColumns(NamedTuple):
     """Brokers (`UNKNOWN`: any), partitions and topics of keys."""
 
@@ -231,9 +238,9 @@ class Call:
     """The events of one call, and everything that they refer to by row number.
 
     Events are sorted by (`t`, `seq`). A request, or the end of a read for one, has `count` rows of `request_parts` from
-    `first` on, and `text` is its row in `request_ids` and `client_ids`. A change may have a row in `leader_and_isr`,
-    which refers to `in_sync`. Keys are indices of `names`. Where a request part records an error that has no `Error`
-    code, its `text` is a row of `errors`.
+    `first` on, and `text` is its row in `request_ids` and `client_ids`. These may have rows of other events, too. A
+    change may have a row in `leader_and_isr`, which refers to `in_sync`. Keys are indices of `names`. Where a request
+    part records an error that has no `Error` code, its `text` is a row of `errors`.
     """
 
     names: KeyNames = field(default_factory=KeyNames)
@@ -252,6 +259,17 @@ class Call:
     def select(self, which: Records) -> Call:
         """Return a call with the events at the rows `which`; the other tables and columns are shared, complete."""
         return replace(self, events=take_records(self.events, which), capacity=None)
+
+    def with_own_ids(self) -> Call:
+        """Return a call in which `request_ids` and `client_ids` have one row for each request, in their order."""
+        requests = np.flatnonzero(self.events["code"] <= LAST_WITH_PARTS)
+        if len(requests) == len(self.request_ids):
+            return self
+        events = copy_records(self.events)
+        rows = events["text"][requests]
+        events["text"][requests] = np.arange(len(requests))
+        request_ids, client_ids = (take_strings(ids, rows) for ids in (self.request_ids, self.client_ids))
+        return replace(self, events=events, request_ids=request_ids, client_ids=client_ids)
 
 
 def change_rows(events: Records) -> Records:

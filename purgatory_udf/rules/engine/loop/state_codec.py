@@ -10,7 +10,7 @@ header. A value of another version is refused, because misread state would end o
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +62,8 @@ def decode_state(value: bytes) -> State:
 
 
 def encode_call(call: Call) -> bytes:
-    """Serialize a call for a shuffle: uncompressed, for `decode_call`."""
+    """Serialize a call for a shuffle: uncompressed, for `decode_call`. Ids of other events are left out."""
+    call = call.with_own_ids()
     sections = [_encode_records(getattr(call, name), False) for name in _CALL]
     for column in (pa.array(call.names.strings, pa.string()), call.request_ids, call.client_ids, call.errors):
         sections += _encode_strings(column)
@@ -78,7 +79,7 @@ def decode_call(value: bytes) -> Call:
     return Call(keys, events, requested, leader_and_isr, in_sync, request_ids, client_ids, errors)
 
 
-def _seal_sections(sections: list[bytes], keep: bool) -> bytes:
+def _seal_sections(sections: Sequence[bytes | memoryview], keep: bool) -> bytes:
     body = b"".join(part for section in sections for part in (_SECTION.pack(len(section), 0), section))
     return add_header(_KIND, VERSION, body, pack=keep and len(body) >= _MIN_COMPRESSED_BYTES)
 
@@ -93,10 +94,11 @@ def _read_sections(value: bytes) -> Iterator[memoryview]:
         yield body[begin:end]
 
 
-def _encode_records(rows: Records, transposed: bool) -> bytes:
+def _encode_records(rows: Records, transposed: bool) -> bytes | memoryview:
+    """Return the records' bytes, without a copy unless they are transposed."""
     raw = np.ascontiguousarray(rows)
     if not transposed or not len(raw):
-        return raw.tobytes()
+        return raw.view(np.uint8).data
     return raw.view(np.uint8).reshape(len(raw), raw.itemsize).T.tobytes()
 
 
