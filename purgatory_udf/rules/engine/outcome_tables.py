@@ -5,8 +5,10 @@ Compiled code first flattens ended operations and their parts to plain columns; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +34,7 @@ from purgatory_udf.rules.engine.jit.compiled_functions import (
     int64,
     load_int32,
     prefetch,
+    uint64,
 )
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, sorted_unique, take_records
 from purgatory_udf.rules.engine.loop.arena import FORCING, PART, SETTLED, ZERO, AnswerSource
@@ -48,6 +51,9 @@ from purgatory_udf.rules.engine.loop.codes import (
 )
 from purgatory_udf.rules.engine.loop.engine_call import KeyNames
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
+from purgatory_udf.rules.engine.parallel_pieces import run_in_thread
+
+Result = TypeVar("Result")
 
 
 class Int64Field(Int64Enum):
@@ -95,6 +101,17 @@ class FetcherType(Int64Enum):
 # Parts are read once, from memory that the processor does not prefetch fast enough.
 _PART_BYTES, _PARTS_AHEAD = int64(PART.itemsize), int64(24)
 _US_PER_MS = int64(1000)
+# With fewer ended operations, a second thread takes as long to start as it saves.
+_MIN_IN_TWO_THREADS = 1 << 15
+
+
+@entry_point
+def count_parts(operations: Records, ended: Records) -> int:
+    """Return the number of parts of the operations in the rows `ended`."""
+    count = ZERO
+    for row in ended:
+        count += operations[row].count
+    return count
 
 
 @entry_point
@@ -102,6 +119,9 @@ def flatten(
     operations: Records,
     parts: Records,
     ended: Records,
+    begin: int,
+    end: int,
+    at: int,
     no_key: int,
     longs: Records,
     ints: Records,
@@ -118,6 +138,9 @@ def flatten(
         operations: Operations, ended or open.
         parts: Their parts; those of one operation are consecutive.
         ended: Rows of `operations`.
+        begin: The first of the ended operations to write.
+        end: The end of these.
+        at: The number of parts of the earlier ones.
         no_key: The number that stands for "no key".
         longs: Filled: a row for each `Int64Field`, a column for each ended operation.
         ints: Filled: a row for each `Int32Field`, a column for each ended operation.
@@ -131,9 +154,9 @@ def flatten(
     Returns:
         The greatest error code of a part.
     """
-    at = 0
-    offsets[0] = greatest_error = 0
-    for o in range(len(ended)):
+    greatest_error, at = 0, uint64(at)
+    offsets[begin] = at
+    for o in range(uint64(begin), uint64(end)):
         operation = operations[ended[o]]
         first, fetch = operation.first, operation.code == Code.FETCH or operation.code == Code.REMOTE_FETCH
         total = 0
@@ -146,7 +169,7 @@ def flatten(
             part_bytes[at], part_ints[PartField.KEY, at] = size, part.key
             part_ints[PartField.ERROR, at], part_ints[PartField.ERROR_TEXT, at] = part.error, part.text
             greatest_error = max(greatest_error, part.error)
-            at += 1
+            at += uint64(1)
         longs[Int64Field.SEQ, o], longs[Int64Field.TEXT, o] = operation.seq, operation.text
         longs[Int64Field.STARTED, o], longs[Int64Field.ENDED, o] = operation.t, operation.end_t
         longs[Int64Field.DEADLINE, o] = operation.deadline * 1000
@@ -176,7 +199,15 @@ def _first_key(operation: Any, parts: Records) -> int:
 
 @entry_point
 def flatten_watches(
-    operations: Records, parts: Records, ended: Records, longs: Records, ints: Records, is_key: Records
+    operations: Records,
+    parts: Records,
+    ended: Records,
+    begin: int,
+    end: int,
+    at: int,
+    longs: Records,
+    ints: Records,
+    is_key: Records,
 ) -> None:
     """Write the columns of the ended operations' watches.
 
@@ -184,12 +215,15 @@ def flatten_watches(
         operations: Operations, ended or open.
         parts: Their parts; those of one operation are consecutive.
         ended: Rows of `operations`.
+        begin: The first of the ended operations to write.
+        end: The end of these.
+        at: The number of parts of the earlier ones.
         longs: Filled: a row for each `WatchInt64Field`, a column for each watch.
         ints: Filled: a row for each `WatchInt32Field`, a column for each watch.
         is_key: Filled: whether the operation is watched on the part.
     """
-    at = 0
-    for o in range(len(ended)):
+    at = uint64(at)
+    for o in range(uint64(begin), uint64(end)):
         operation = operations[ended[o]]
         fetch = operation.code == Code.FETCH
         # The first update completes a fetch of one partition, and a fetch that did not wait gets none.
@@ -219,7 +253,7 @@ def flatten_watches(
                 ints[WatchInt32Field.STATUS, at] = WatchStatus.ERROR
             else:
                 ints[WatchInt32Field.STATUS, at] = status
-            at += 1
+            at += uint64(1)
 
 
 @inlined
@@ -470,11 +504,36 @@ class OutcomeColumns:
         self._ints = np.empty((len(Int32Field), operations), np.int32)
         self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
         self._part_bytes, self._part_ints = np.empty(parts, np.int64), np.empty((len(PartField), parts), np.int32)
-        is_fetch = np.empty(operations, bool)
-        self._greatest_error = flatten(
-            attribute_view(decided.all_operations),
+        self._is_fetch = np.empty(operations, bool)
+        self._greatest_error = max(self._by_halves(self._flatten))
+        self._fetches = _bitmap(self._is_fetch)
+        if self._offsets[-1] < parts:
+            self._part_bytes = self._part_bytes[: self._offsets[-1]]
+            self._part_ints = self._part_ints[:, : self._offsets[-1]]
+        self._names = _KeyColumns(self._used_names())
+        self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
+
+    @property
+    def _in_two_threads(self) -> bool:
+        return len(self._ended) >= _MIN_IN_TWO_THREADS and pa.cpu_count() > 1
+
+    def _by_halves(self, work: Callable[[int, int], Result]) -> list[Result]:
+        """Call `work` with begin and end of ranges of the ended operations: one range for each thread."""
+        count = len(self._ended)
+        if not self._in_two_threads:
+            return [work(0, count)]
+        second_half = run_in_thread(partial(work, count // 2, count))
+        return [work(0, count // 2), second_half()]
+
+    def _flatten(self, begin: int, end: int) -> int:
+        decided, operations = self._decided, attribute_view(self._decided.all_operations)
+        return flatten(
+            operations,
             attribute_view(decided.all_parts),
             self._ended,
+            begin,
+            end,
+            count_parts(operations, self._ended[:begin]),
             len(decided.names),
             self._longs,
             self._ints,
@@ -482,15 +541,9 @@ class OutcomeColumns:
             self._offsets,
             self._part_bytes,
             self._part_ints,
-            is_fetch,
+            self._is_fetch,
             pa.py_buffer(decided.all_parts).address,
         )
-        self._fetches = _bitmap(is_fetch)
-        if self._offsets[-1] < parts:
-            self._part_bytes = self._part_bytes[: self._offsets[-1]]
-            self._part_ints = self._part_ints[:, : self._offsets[-1]]
-        self._names = _KeyColumns(self._used_names())
-        self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
 
     def _used_names(self) -> KeyNames:
         """Return the names of the keys that occur. If these are few of the state's keys, renumber them.
@@ -526,16 +579,14 @@ class OutcomeColumns:
 
     def _columns(self) -> dict[str, pa.Array]:
         """Return the columns of the ended operations; each table takes the columns in its schema."""
-        decided, longs, ints, names = self._decided, self._longs, self._ints, self._names
-        text = longs[Int64Field.TEXT]
+        others = run_in_thread(self._ids_and_partitions) if self._in_two_threads else self._ids_and_partitions
+        longs, ints, names = self._longs, self._ints, self._names
         ended_at, rule = _timestamps(longs[Int64Field.ENDED]), _RULES.column(ints[Int32Field.RULE])
         return {
-            "run_id": _repeat(self._run_id, len(text)),
+            "run_id": _repeat(self._run_id, len(self._ended)),
             "operation_id": pa.array(longs[Int64Field.SEQ]),
             "kind": _KINDS.column(ints[Int32Field.CODE]),
             "broker": pa.array(ints[Int32Field.BROKER]),
-            "request_id": _ids(decided.request_ids, text),
-            "client_id": _ids(decided.client_ids, text),
             "key": names.readable.column(ints[Int32Field.KEY]),
             "started_at": _timestamps(longs[Int64Field.STARTED]),
             "completed_at": ended_at,
@@ -551,6 +602,14 @@ class OutcomeColumns:
             "fetcher": _FETCHERS.column(ints[Int32Field.FETCHER]),
             "after_end": _bool_array(longs[Int64Field.ENDED] > self._end_us),
             "answered_bytes": self._of_fetches(longs[Int64Field.ANSWERED]),
+            **others(),
+        }
+
+    def _ids_and_partitions(self) -> dict[str, pa.Array]:
+        text = self._longs[Int64Field.TEXT]
+        return {
+            "request_id": _ids(self._decided.request_ids, text),
+            "client_id": _ids(self._decided.client_ids, text),
             "partitions": self._partitions(),
         }
 
@@ -580,9 +639,12 @@ class OutcomeColumns:
             np.empty((len(WatchInt32Field), len(key)), np.int32),
         )
         is_key = np.empty(len(key), bool)
-        flatten_watches(
-            attribute_view(decided.all_operations), attribute_view(decided.all_parts), self._ended, longs, ints, is_key
-        )
+        tables = attribute_view(decided.all_operations), attribute_view(decided.all_parts), self._ended
+
+        def flatten_range(begin: int, end: int) -> None:
+            flatten_watches(*tables, begin, end, self._offsets[begin], longs, ints, is_key)
+
+        self._by_halves(flatten_range)
         columns = {
             "run_id": _repeat(self._run_id, len(key)),
             "operation_id": pa.array(longs[WatchInt64Field.SEQ]),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine import parallel_pieces
+from purgatory_udf.rules.engine import outcome_tables, parallel_pieces
 from purgatory_udf.rules.engine.calls_from_events import explode
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, UNKNOWN, Error
@@ -128,6 +128,7 @@ def test_two_threads_build_the_same_tables(events: list[Event]) -> None:
         patch.setattr(parallel_pieces, "_ROWS_PER_THREAD", 1)
         patch.setattr(pa, "cpu_count", lambda: 3)
         assert parallel_pieces.threads_for(2) == 2
+        patch.setattr(outcome_tables, "_MIN_IN_TWO_THREADS", 1)
         assert _sorted_rows(replay([event_table(events)], Engine(Config()))) == expected
 
 

@@ -35,6 +35,8 @@ Compilable = Mapping[str, tuple[Callable[..., int], tuple[Any, ...]]]
 
 # A constant. numba specializes a helper for each literal Python integer that it is called with; this is not a literal.
 int64 = cast("Callable[[int], int]", np.int64)
+# An index. For signed ones, compiled code checks in each access whether they are negative.
+uint64 = cast("Callable[[int], int]", np.uint64)
 
 
 class _Int64EnumType(types.IntEnumClass):
