@@ -115,7 +115,7 @@ def test_events_are_sorted_across_pieces() -> None:
 
 
 def _sorted_rows(tables: Tables) -> list[list[str]]:
-    """Return the rows of all tables. The order of the brokers' rows depends on which thread names a broker first."""
+    """Return the rows of all tables. The order of the brokers' rows depends on where a table is cut into pieces."""
     return [sorted(map(str, table.to_pylist())) for table in vars(tables).values()]
 
 
