@@ -4,7 +4,6 @@
 - `sql_database`, `delta_store`, `local_delta`, `file_system`: queries, Delta tables and files
 - `dataset`: the steps of imports, in Spark's tasks, in threads or in forked processes
 - `process_pool`: threads and forked processes
-- `null_columns`: columns of nulls in shared memory
 - `spilled_dataset`, `spark_dataset`: their rows in files, for large inputs, and in Spark
 - `spark_workers`: Spark's Python workers
 """

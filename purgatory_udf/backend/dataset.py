@@ -12,7 +12,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from itertools import pairwise
 from typing import Any, ParamSpec
 from zlib import crc32
@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.backend.delta_store import Transaction
-from purgatory_udf.backend.null_columns import nulls
 from purgatory_udf.backend.process_pool import cores, run_parallel
 
 Batches = Iterator[pa.RecordBatch]
@@ -529,3 +528,33 @@ def numbers_of_groups(keys: Sequence[str], count: int, table: pa.Table) -> Numbe
         of_keys = np.array([crc32(repr(key).encode()) for key in encoded.dictionary.to_pylist()], np.uint64)
         hashed = hashed * np.uint64(31) + of_keys[encoded.indices.to_numpy()]
     return (hashed % np.uint64(count)).astype(np.int64)
+
+
+# Length of the shared columns of nulls: most columns of most batches of an import are null.
+_MANY = 1 << 17
+
+
+@cache
+def _many_nulls(type_: pa.DataType) -> pa.Array:
+    zeros, types = _zeros(), pa.types
+    if types.is_struct(type_):
+        return pa.Array.from_buffers(type_, _MANY, [zeros], _MANY, children=[_many_nulls(each.type) for each in type_])
+    if types.is_list(type_):
+        items = pa.nulls(0, type_.value_type)
+        return pa.Array.from_buffers(type_, _MANY, [zeros, zeros], _MANY, children=[items])
+    if types.is_string(type_) or types.is_binary(type_):
+        return pa.Array.from_buffers(type_, _MANY, [zeros, zeros, pa.py_buffer(b"")], _MANY)
+    if types.is_primitive(type_):
+        return pa.Array.from_buffers(type_, _MANY, [zeros, zeros], _MANY)
+    return pa.nulls(_MANY, type_)
+
+
+@cache
+def _zeros() -> pa.Buffer:
+    """Return memory for the values of `_MANY` nulls. While it is only read, the operating system keeps one page."""
+    return pa.py_buffer(np.zeros(_MANY + 1, np.int64))
+
+
+def nulls(count: int, type_: pa.DataType) -> pa.Array:
+    """Return an array of nulls, in memory that all columns of nulls share."""
+    return _many_nulls(type_)[:count] if count <= _MANY else pa.nulls(count, type_)

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.calls_from_events import explode
-from purgatory_udf.rules.engine.jit import code_cache, line_scanner
+from purgatory_udf.rules.engine.jit import code_cache, line_scanner, ordered_maps
+from purgatory_udf.rules.engine.jit.line_layout import LineLayout, Lines
 from purgatory_udf.rules.engine.loop.codes import FOREVER, Code
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import State, step
@@ -31,7 +34,9 @@ def main() -> None:
         CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0, 0).advance(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
-    line_scanner.load_code()
+    line_scanner.scan(Lines.of([b"-"]), LineLayout("-", {}, ()), 1)
+    no_changes = ordered_maps.MapChanges(*[np.zeros(1, np.int64)] * len(ordered_maps.MapChanges._fields))
+    ordered_maps.apply(no_changes, 1, is_compiled=True)
     code_cache.mark_complete()
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.backend import process_pool
-from purgatory_udf.backend.null_columns import nulls
+from purgatory_udf.backend.dataset import nulls
 from purgatory_udf.backend.process_pool import run_parallel
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 

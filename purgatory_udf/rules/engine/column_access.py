@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
 from purgatory_udf.rules.engine.jit.compiled_functions import (
     copy_16,
     count_bits,
-    entry_point,
     helper,
     inlined,
     int64,

@@ -30,8 +30,8 @@ from purgatory_udf.rules.engine.column_access import (
     word_slot,
 )
 from purgatory_udf.rules.engine.jit import Int64Enum
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
 from purgatory_udf.rules.engine.jit.compiled_functions import (
-    entry_point,
     helper,
     inlined,
     int64,

@@ -26,9 +26,9 @@ from purgatory_udf.contract.tables import (
 )
 from purgatory_udf.rules.engine.column_access import COPIED_BYTES, gather_strings
 from purgatory_udf.rules.engine.jit import Int64Enum
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
 from purgatory_udf.rules.engine.jit.compiled_functions import (
     copy_16,
-    entry_point,
     floor_div,
     inlined,
     int64,

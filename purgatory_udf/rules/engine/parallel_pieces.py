@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.rules.engine.event_records import ARENA, BLOCK, TABLES, TOPICS, WORDS, number_keys, parse_events
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, load_uint8
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
+from purgatory_udf.rules.engine.jit.compiled_functions import load_uint8
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, empty_records, make_arena, move_rows
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
 from purgatory_udf.rules.engine.loop.codes import LAST_WITH_PARTS, Error

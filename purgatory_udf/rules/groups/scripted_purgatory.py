@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, int64
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, int64
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop import clock_advance, compiled_timing_wheel
 from purgatory_udf.rules.engine.loop.arena import OPEN, Arena, operation_at, purgatory_at

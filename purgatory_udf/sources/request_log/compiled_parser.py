@@ -8,7 +8,7 @@ with the engine (`rules.warm_up`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from sys import modules
@@ -29,8 +29,7 @@ from purgatory_udf.sources.request_log.kafka_protocol import FetchColumns, Numbe
 from purgatory_udf.sources.request_log.logged_request import MARKER, MAX_BROKER
 
 if TYPE_CHECKING:
-    from purgatory_udf.rules.engine.jit.line_layout import LineLayout, Lines, Scan, ScanLines
-    from purgatory_udf.rules.engine.jit.ordered_maps import ListValues
+    from purgatory_udf.rules.engine.jit.line_layout import LineLayout, Lines, Scan
 
 # Bytes of a log that takes 0.05 s more to read without compiled code, which takes 0.04 s to load.
 WORTHWHILE_BYTES = 12 << 20
@@ -44,13 +43,11 @@ _TIMES = ("total", "queue", "local", "remote", "response_queue", "send")
 _LIMITS = ("replica", "max_wait_ms", "min_bytes", "max_bytes", "isolation", "session_epoch", "error")
 
 
-class _Loaded:
-    """The layouts of the lines and the compiled code, if it is loaded."""
+class _Layouts:
+    """The layouts of the lines, if the compiled code is used."""
 
     fetches: LineLayout | None = None
     produces: LineLayout | None = None
-    scan_lines: ScanLines
-    list_values: ListValues
 
 
 def is_worthwhile(number_of_bytes: int) -> bool:
@@ -59,44 +56,27 @@ def is_worthwhile(number_of_bytes: int) -> bool:
 
 
 def use() -> None:
-    """Load the compiled code, unless it has not been compiled; compiling takes longer than most imports."""
-    if not is_loaded():
-        from purgatory_udf.rules.engine.jit import line_layout
+    """Use the compiled code, unless it has not been compiled; compiling takes longer than most imports."""
+    from purgatory_udf.rules.engine.jit import code_cache
 
-        stored = line_layout.stored_code()
-        if stored is not None:
-            names = line_layout.SCAN_LINES, line_layout.LIST_VALUES
-            _set_code({name: stored.function(name) for name in names})
+    if code_cache.is_complete():
+        load()
 
 
 def load() -> None:
-    """Load the compiled code, and compile it if necessary."""
+    """Use the compiled code, and compile it if necessary."""
     if not is_loaded():
-        from purgatory_udf.rules.engine.jit import line_scanner
-
-        _set_code(line_scanner.load_code())
-
-
-def _set_code(functions: Mapping[str, Callable[..., int]]) -> None:
-    from purgatory_udf.rules.engine.jit.line_layout import LIST_VALUES, SCAN_LINES
-
-    _Loaded.fetches, _Loaded.produces = _fetch_layout(), _produce_layout()
-    _Loaded.scan_lines, _Loaded.list_values = functions[SCAN_LINES], functions[LIST_VALUES]
-
-
-def list_values() -> ListValues | None:
-    """Return `ordered_maps.list_values` compiled; None if the compiled code is not loaded."""
-    return _Loaded.list_values if is_loaded() else None
+        _Layouts.fetches, _Layouts.produces = _fetch_layout(), _produce_layout()
 
 
 def unload() -> None:
     """Leave all lines to `fast_parser` from now on."""
-    _Loaded.fetches = _Loaded.produces = None
+    _Layouts.fetches = _Layouts.produces = None
 
 
 def is_loaded() -> bool:
     """Return whether `scan_fetches` and `scan_produces` can be called."""
-    return _Loaded.fetches is not None
+    return _Layouts.fetches is not None
 
 
 def _line_layout(
@@ -462,23 +442,24 @@ def scan_fetches(lines: Lines, zone: tzinfo) -> ScannedFetches:
 
     `zone` is the time zone of timestamps without a zone.
     """
-    return ScannedFetches(*_scanned(lines, zone, _Loaded.fetches, _ITEM_COLUMNS))
+    return ScannedFetches(*_scanned(lines, zone, _Layouts.fetches, _ITEM_COLUMNS))
 
 
 def scan_produces(lines: Lines, zone: tzinfo) -> ScannedProduces:
     """Read produces in Kafka's layout; see `scan_fetches`."""
-    return ScannedProduces(*_scanned(lines, zone, _Loaded.produces, _PRODUCE_ITEM_COLUMNS))
+    return ScannedProduces(*_scanned(lines, zone, _Layouts.produces, _PRODUCE_ITEM_COLUMNS))
 
 
 def _scanned(
     lines: Lines, zone: tzinfo, layout: LineLayout | None, item_columns: int
 ) -> tuple[Numbers, Numbers, LineLayout, Scan]:
     """Return the attributes of `ScannedLines` for the lines with a layout."""
-    from purgatory_udf.rules.engine.jit.line_layout import AROUND, DIGITS, FRACTION, SECOND, scan
+    from purgatory_udf.rules.engine.jit.line_layout import AROUND, DIGITS, FRACTION, SECOND
+    from purgatory_udf.rules.engine.jit.line_scanner import scan
 
     if layout is None:
         raise ValueError("the compiled code is not loaded")
-    found = scan(lines, layout, item_columns, _Loaded.scan_lines)
+    found = scan(lines, layout, item_columns)
     seconds, fractions = found.scalars[:, SECOND], found.scalars[:, FRACTION]
     # Few lines differ in the text between time and message, so it is parsed once for each text.
     width = 1 + int(found.scalars[:, DIGITS].max(initial=0))

@@ -99,8 +99,7 @@ def partitions_of_sessions(
     # The broker evicted a session with an error, or did not know it. A complete list has an epoch of its own.
     is_full = (epochs == INITIAL_EPOCH) | (epochs == FINAL_EPOCH)
     kinds = np.where(is_full, REPLACE, np.where(failed, CLEAR, UPDATE))
-    compiled = compiled_parser.list_values()
-    listed = apply(MapChanges(session_bounds, kinds, *keys), key_count, compiled)
+    listed = apply(MapChanges(session_bounds, kinds, *keys), key_count, compiled_parser.is_loaded())
     # For each session, whether all partitions are known before its first fetch, and after each fetch.
     sessions = np.arange(len(session_bounds) - 1)
     known = np.insert(is_full, session_bounds[:-1], complete)

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.null_columns import nulls
+from purgatory_udf.backend.dataset import nulls
 from purgatory_udf.contract import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.event_checks import (
     CHANGED_FIELDS,

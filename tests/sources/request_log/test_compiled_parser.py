@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, tzinfo
 from itertools import islice
@@ -16,8 +13,8 @@ from typing import Any
 import pytest
 
 from purgatory_udf.backend.backend import LocalBackend
-from purgatory_udf.common.installation import code_folders
-from purgatory_udf.rules.engine.jit import line_layout
+from purgatory_udf.rules import warm_up
+from purgatory_udf.rules.engine.jit import code_cache
 from purgatory_udf.rules.engine.jit.line_layout import Lines
 from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.fast_parser import parse_fetches, parse_produces
@@ -173,7 +170,7 @@ def test_short_logs_do_not_load_compiled_code(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _without_stored_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_layout, "code_folders", list)
+    monkeypatch.setattr(code_cache, "FOLDER", None)
 
 
 def test_import_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,30 +181,19 @@ def test_import_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 _USE_STORED_CODE = """
 import sys
+from datetime import UTC
+from purgatory_udf.rules.engine.jit.line_layout import Lines
 from purgatory_udf.sources.request_log import compiled_parser
 compiled_parser.use()
+compiled_parser.scan_fetches(Lines.of([b"no fetch"]), UTC)
 print(compiled_parser.is_loaded(), "llvmlite" in sys.modules, "numba" in sys.modules)
 """
 
 
 def test_stored_code_needs_no_numba() -> None:
-    compiled_parser.load()
+    warm_up.main()
     done = subprocess.run([sys.executable, "-c", _USE_STORED_CODE], capture_output=True, text=True, check=True)
     assert done.stdout == "True True False\n"
-
-
-def test_code_of_others_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled_parser.load()
-    place = tmp_path / f"purgatory-replay-{os.getuid()}"
-    folder = place / "loop-1"
-    folder.mkdir(parents=True)
-    stored = next(file for each in code_folders() for file in each.glob(f"loop-*/{line_layout.code_file()}"))
-    shutil.copy(stored, folder)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(line_layout, "code_folders", lambda: [place])
-    assert line_layout.stored_code() is not None
-    place.chmod(0o777)
-    assert line_layout.stored_code() is None
 
 
 def test_import_is_same_with_and_without_scanner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_maps_are_listed_as_dictionaries_are(seed: int) -> None:
         np.array([kind for kind, *_ in flat], np.int64),
         *(joined[0], bounds[0], bounds[1] + earlier, joined[1], bounds[2], joined[2], bounds[3]),
     )
-    found = apply(given, 5, compiled_parser.list_values())
+    found = apply(given, 5, compiled_parser.is_loaded())
     places = iter(range(earlier, len(given.keys)))
     expected = [
         _dictionary_values(of_map, of_kept, first, places)
@@ -178,6 +178,6 @@ def test_room_for_values_grows_with_their_number() -> None:
         *none,
         *none,
     )
-    found = apply(given, partitions, compiled_parser.list_values())
+    found = apply(given, partitions, compiled_parser.is_loaded())
     assert len(found.values) == partitions * fetches
     assert np.array_equal(found.values.reshape(fetches, -1)[-1], np.arange(partitions))

@@ -1,13 +1,13 @@
-"""Compiles Python functions over records with numba, on first use, and caches the machine code on disk.
+"""Compiles Python functions over records with numba, once for each version, and stores the machine code on disk.
 
 - `records`: tables of records, accessors for compiled code, copies in numpy
-- `compiled_functions`: the decorators, and operations that are one instruction
-- `code_cache`: where compiled code is cached, and whether numba is the pinned version
-- `line_layout`: describes lines of text, and loads the code that reads them into columns; `line_scanner`: that code;
-  `ordered_maps`: partitions of fetch sessions. Only imports of request logs use these three
-- `numba_pipeline`: a faster compilation of helpers, with the pinned version of numba
+- `compiled_functions`: the decorators of helpers, and operations that are one instruction
+- `code_cache`: entry points, which Python calls, and the folder with their machine code
+- `line_layout`: describes lines of text; `line_scanner` reads them into columns; `ordered_maps`: partitions of fetch
+  sessions. Only imports of request logs use these three
+- `numba_compiler`: compiles an entry point; `numba_pipeline`: a faster compilation of helpers, with the pinned version
 
-Only this package imports numba; `line_layout` and `ordered_maps` do not.
+Only the last two import numba, and only a process that compiles imports them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The folder where compiled code is cached.
+"""Entry points of compiled code, which Python calls, and the folder with their machine code.
 
-numba invalidates the cached code of an entry point when its file changes, but not when a helper that it calls does; and
-it does not cache functions of a zipped package next to it. So this package has its own folder, named after a
-fingerprint of the sources: the first usable one of
+Python calls an entry point through ctypes. At the first call its machine code is read from an object file. If there is
+no file, `numba_compiler` compiles it. So most processes neither import numba, which takes 0.2 s, nor prepare all
+helpers for it, which takes as long.
+
+The folder is named after a fingerprint of everything that the code depends on, and is the first usable one of
 
 1. `$NUMBA_CACHE_DIR`,
 2. `__pycache__` of this package, if it is not zipped,
@@ -11,54 +13,29 @@ fingerprint of the sources: the first usable one of
 
 A complete folder (`mark_complete`) is also read by processes that may not write to it, and can be copied to another
 machine with the sources. If no folder is usable, each process compiles for itself.
-
-`line_layout` finds the code of `line_scanner` in the same folders without importing numba.
-
-The code also depends on the pipeline that compiles helpers: the one of `numba_pipeline`, or numba's default. The
-former uses internals of one version of numba. If another version is installed, or the internals are missing, the engine
-still works: it takes about three times as long to compile and up to a fifth longer to run.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-import logging
 import os
+import platform
 import sys
+import threading
 from collections.abc import Callable
-from importlib import resources
+from functools import cache
+from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-import numba
 import numpy as np
-from numba.core.caching import UserProvidedCacheLocator
 
 from purgatory_udf.common.installation import code_folders, is_trusted
+from purgatory_udf.rules.engine.jit.compiled_functions import COMPILED, Function
 
-log = logging.getLogger(__name__)
-
-# As in pyproject.toml.
-PINNED_NUMBA = "0.68.1"
-
-
-def _helper_pipeline() -> type | None:
-    if numba.__version__ == PINNED_NUMBA:
-        try:
-            from purgatory_udf.rules.engine.jit.numba_pipeline import HelperCompiler
-        except (ImportError, AttributeError, TypeError) as error:
-            reason = f"lacks expected internals ({error})"
-        else:
-            return HelperCompiler
-    else:
-        reason = f"is not the tested version {PINNED_NUMBA}"
-    log.warning("numba %s %s: the engine takes longer to compile", numba.__version__, reason)
-    return None
-
-
-# The compiler class, or None for numba's default.
-HELPER_PIPELINE = _helper_pipeline()
-
+# An empty file that marks a complete folder.
+_COMPLETE = "complete"
 
 # Packages with compiled functions.
 _COMPILED_PACKAGES = (
@@ -69,28 +46,10 @@ _COMPILED_PACKAGES = (
 )
 
 
-class CacheLocator(UserProvidedCacheLocator):
-    """Locates the cache of an entry point for numba.
-
-    The folder depends on all sources, so their timestamps do not matter.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._lineno = function.__code__.co_firstlineno
-        self._cache_path = str(FOLDER)
-
-    def get_source_stamp(self) -> int:
-        return 0
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> CacheLocator:
-        return cls(function)
-
-
 def fingerprint() -> str:
     """Return a hash of everything that the compiled code depends on."""
-    pipeline = HELPER_PIPELINE.__name__ if HELPER_PIPELINE else "default"
-    digest = hashlib.sha256(f"{numba.__version__} {pipeline} {np.__version__} {sys.version}".encode())
+    versions = metadata.version("numba"), np.__version__, sys.version, platform.machine()
+    digest = hashlib.sha256(" ".join(versions).encode())
     for package in _COMPILED_PACKAGES:
         sources = [path for path in resources.files(package).iterdir() if path.name.endswith(".py")]
         for source in sorted(sources, key=lambda path: path.name):
@@ -100,10 +59,7 @@ def fingerprint() -> str:
 
 def needs_warm_up() -> bool:
     """Return whether the cache is incomplete and can be completed."""
-    config: Any = numba.config
-    if FOLDER is None or config.DISABLE_JIT:
-        return False
-    return os.access(FOLDER, os.W_OK) and not is_complete()
+    return COMPILED and FOLDER is not None and os.access(FOLDER, os.W_OK) and not is_complete()
 
 
 def is_complete() -> bool:
@@ -133,6 +89,110 @@ def _first_usable(places: list[Path], name: str) -> Path | None:
     return None
 
 
-# An empty file that marks a complete folder.
-_COMPLETE = "complete"
+def _stored_code(name: str) -> bytes | None:
+    """Return the object file with this name; None if it does not exist."""
+    try:
+        return (FOLDER / f"{name}.o").read_bytes() if FOLDER is not None else None
+    except FileNotFoundError:
+        return None
+
+
+def _store_code(name: str, code: bytes) -> None:
+    """Store an object file, if the folder can be written."""
+    if FOLDER is not None and os.access(FOLDER, os.W_OK):
+        draft = FOLDER / f"{name}.{os.getpid()}"
+        draft.write_bytes(code)
+        draft.replace(FOLDER / f"{name}.o")
+
+
+@cache
+def _load_code(name: str, code: bytes) -> int:
+    """Load an object file, and return the address of the function in it, which has the name of the file."""
+    from llvmlite import binding
+
+    engine = _engine()
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address: int = engine.get_function_address(name)
+    return address
+
+
+# A function of numba's runtime, which the compiled code would call when it frees an array; it frees none.
+_UNUSED = "NRT_MemInfo_call_dtor"
+
+
+@cache
+def _engine() -> Any:
+    """Return LLVM's engine, which owns all loaded code."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    if binding.address_of_symbol(_UNUSED) is None:
+        binding.add_symbol(_UNUSED, ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
+    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+
+
+class _Code(NamedTuple):
+    """Machine code for arguments of certain types, and the number of its results."""
+
+    function: Callable[..., int]
+    number_of_results: int
+
+
+# What machine code returns if it succeeds: numba's status for a result, and for None.
+_SUCCESS = (0, -2)
+# The places for its results.
+_Results = ctypes.c_int64 * 3
+# The types of the elements of arrays; None for an argument that is an integer.
+_Types = tuple[np.dtype[Any] | None, ...]
+_LOADING = threading.Lock()
+
+
+class EntryPoint:
+    """A function of which Python calls the machine code. The function runs without the GIL, and must not raise.
+
+    Its arguments are integers and C-contiguous arrays, and its result is an integer, a tuple of integers, or None.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.name = function, f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        self._codes: dict[_Types, _Code] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the machine code, and load or compile it first if necessary."""
+        types = tuple([argument.dtype if isinstance(argument, np.ndarray) else None for argument in arguments])
+        code = self._codes.get(types)
+        if code is None:
+            with _LOADING:
+                code = self._codes[types] = self._codes.get(types) or self._load(types, arguments)
+        function, number_of_results = code
+        results = _Results()
+        status = function(results, *arguments)
+        if status not in _SUCCESS:
+            raise TypeError(f"{self.name}: arguments that are not contiguous, or an exception (status {status})")
+        if number_of_results > 1:
+            return tuple(results[:number_of_results])
+        return results[0] if number_of_results else None
+
+    def _load(self, types: _Types, arguments: tuple[Any, ...]) -> _Code:
+        names = " ".join("" if dtype is None else dtype.str for dtype in types)
+        name = f"{self.name}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+        stored = _stored_code(name)
+        if stored is None:
+            from purgatory_udf.rules.engine.jit.numba_compiler import object_code
+
+            stored = object_code(self.function, arguments, name)
+            _store_code(name, stored)
+        kinds = [ctypes.c_int64 if dtype is None else ctypes.py_object for dtype in types]
+        function = ctypes.CFUNCTYPE(ctypes.c_int32, _Results, *kinds)(_load_code(name, stored))
+        return _Code(function, str(self.function.__annotations__["return"]).count("int"))
+
+
+def entry_point(function: Function) -> Function:
+    """Compile a function that Python calls (`EntryPoint`), and store its machine code."""
+    return cast("Function", EntryPoint(function)) if COMPILED else function
+
+
 FOLDER = _first_usable(code_folders(), f"loop-{fingerprint()}")

@@ -1,35 +1,25 @@
-"""Layouts of lines of text, and what compiled code reads from such lines, as columns of integers. Needs no numba.
+"""Layouts of lines of text, and what `line_scanner` reads from such lines, as columns of integers.
 
 A `LineLayout` has the elements of a line in order: fixed text, numbers, strings, optional parts and lists. A line with
 another layout is not read, for example a line with white space or escaped characters.
 
 A line has a time, text up to `LineLayout.marker`, and the elements. Scalars of a line become a row of `Scan.scalars`,
 and the items of its lists rows of `Scan.items`. Strings are replaced by numbers, which are places in `Scan.strings`.
-
-`line_scanner` compiles the code with numba, and stores it as an object file. Importing numba takes 0.2 s, but loading
-the object file with llvmlite 0.04 s, so a process that only imports logs does the latter (`stored_code`).
 """
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import pkgutil
-import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from purgatory_udf.common.installation import code_folders, is_trusted
 from purgatory_udf.rules.engine.jit import Int64Enum
 
 Numbers = npt.NDArray[np.int64]
-# `line_scanner.scan_lines`, compiled or not.
-ScanLines = Callable[..., int]
 
 
 @dataclass(frozen=True)
@@ -167,10 +157,10 @@ class LineLayout:
         bounds = np.append(0, np.cumsum([len(token) for token in tokens])).astype(np.int64)
         return (
             np.array(self._program, np.int64),
-            _bytes(b"".join(tokens)),
+            as_bytes(b"".join(tokens)),
             bounds,
             defaults,
-            _bytes(self.marker.encode()),
+            as_bytes(self.marker.encode()),
         )
 
     def _add(self, op: Op, first: int = 0, second: int = 0, third: int = 0) -> int:
@@ -308,94 +298,6 @@ class Lines(Sequence[bytes]):
         return Lines(self.text, self.starts[numbers], self.ends[numbers])
 
 
-# Lines with more strings or items are not read. Half of the slots stay free.
-_MOST_STRINGS = 1 << 13
-# No item of Kafka's is shorter.
-_ITEM_BYTES = 32
-
-
-def scan(lines: Lines, layout: LineLayout, item_columns: int, scan_lines: ScanLines) -> Scan:
-    """Read the lines that have the layout.
-
-    Args:
-        lines: Any lines.
-        layout: The layout.
-        item_columns: The largest number of columns of an item.
-        scan_lines: The function of this name in `line_scanner`, compiled or not.
-    """
-    program, tokens, token_bounds, defaults, marker = layout.program
-    scalars = np.empty((len(lines), len(defaults)), np.int64)
-    items = np.empty((int(np.sum(lines.ends - lines.starts)) // _ITEM_BYTES, item_columns + 1), np.int64)
-    bounds = np.zeros(len(lines) + 1, np.int64)
-    places = np.zeros((_MOST_STRINGS, 2), np.int64)
-    slots = np.zeros(2 * _MOST_STRINGS, np.int64)
-    of_layout = program, tokens, token_bounds, defaults, marker
-    count = scan_lines(_bytes(lines.text), lines.starts, lines.ends, *of_layout, scalars, items, bounds, slots, places)
-    strings = ["", *(bytes(lines.text[begin:end]).decode("ascii") for begin, end in places[1 : count + 1].tolist())]
-    found = Scan(np.arange(len(lines)), scalars, items[: bounds[-1]], bounds, strings)
-    return found.where(scalars[:, READ] == 1)
-
-
-def _bytes(text: bytes | memoryview) -> npt.NDArray[np.uint8]:
+def as_bytes(text: bytes | memoryview) -> npt.NDArray[np.uint8]:
+    """Return a view of a text."""
     return np.frombuffer(text, np.uint8)
-
-
-# The functions in the object file: `line_scanner.scan_lines` and `ordered_maps.list_values`.
-SCAN_LINES, LIST_VALUES = "scan_lines", "list_values"
-# A function of numba's runtime, which the compiled code would call when it frees an array; it frees none.
-_UNUSED = "NRT_MemInfo_call_dtor"
-
-
-class MachineCode:
-    """Functions that numba has compiled, loaded from an object file. They run without the GIL, and must not raise."""
-
-    def __init__(self, object_code: bytes) -> None:
-        from llvmlite import binding
-
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        if binding.address_of_symbol(_UNUSED) is None:
-            binding.add_symbol(_UNUSED, ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
-        machine = binding.Target.from_default_triple().create_target_machine(jit=True)
-        # The engine owns the code.
-        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        self._engine.add_object_file(binding.ObjectFileRef.from_data(object_code))
-        self._engine.finalize_object()
-
-    def function(self, name: str) -> Callable[..., int]:
-        """Return a function, whose arguments are contiguous arrays."""
-        return partial(self._call, self._engine.get_function_address(name))
-
-    def _call(self, address: int, *arrays: npt.NDArray[Any]) -> int:
-        """Call a function as numba does: with places for the result and an exception, and the fields of each array.
-
-        The first two fields of an array, its owners in numba, remain null.
-        """
-        result, exception = ctypes.c_int64(), ctypes.c_void_p()
-        fields = [
-            value
-            for array in arrays
-            for value in (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides)
-        ]
-        kinds = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * len(fields)]
-        function = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
-        function(ctypes.byref(result), ctypes.byref(exception), *fields)
-        return result.value
-
-
-def code_file() -> str:
-    """Return the name of the object file, which depends on the sources and on the kind of machine."""
-    digest = hashlib.sha256(platform.machine().encode())
-    for source in ("compiled_functions.py", "line_layout.py", "line_scanner.py", "ordered_maps.py"):
-        digest.update(pkgutil.get_data(__package__, source) or b"")
-    return f"{SCAN_LINES}-{digest.hexdigest()[:16]}.o"
-
-
-def stored_code() -> MachineCode | None:
-    """Return the compiled functions from the folders of compiled code; None if they have not been compiled."""
-    name = code_file()
-    for place in code_folders():
-        for file in place.glob(f"loop-*/{name}"):
-            if is_trusted(place):
-                return MachineCode(file.read_bytes())
-    return None

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import signature
 from typing import Any
 
-from numba.core import types
+import numpy as np
 
-from purgatory_udf.rules.engine.jit.compiled_functions import in_object_file, inlined, int64, load_int64
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
+from purgatory_udf.rules.engine.jit.compiled_functions import inlined, int64, load_int64
 from purgatory_udf.rules.engine.jit.line_layout import (
     AROUND,
     DIGITS,
     FRACTION,
-    LIST_VALUES,
     READ,
-    SCAN_LINES,
     SECOND,
+    LineLayout,
+    Lines,
     Op,
+    Scan,
+    as_bytes,
 )
-from purgatory_udf.rules.engine.jit.ordered_maps import list_values
 
 # A number of up to 18 digits fits into 64 bits.
 _MOST_DIGITS = 18
@@ -196,6 +196,7 @@ def _is_null(data: Any, at: int, end: int) -> bool:
     return at + 4 <= end and data[at] == 110 and data[at + 1] == 117 and data[at + 2] == 108 and data[at + 3] == 108
 
 
+@entry_point
 def scan_lines(
     data: Any,
     starts: Any,
@@ -297,14 +298,30 @@ def scan_lines(
     return int64(places[0, 1])
 
 
-def load_code() -> Mapping[str, Callable[..., int]]:
-    """Return `scan_lines` and `list_values` compiled, by name; compile and store them if that has not been done."""
-    text = types.Array(types.uint8, 1, "C", readonly=True)
-    row, table = (types.Array(types.int64, dimensions, "C") for dimensions in (1, 2))
-    of_layout = table, text, row, row, text
-    return in_object_file(
-        {
-            SCAN_LINES: (scan_lines, (text, row, row, *of_layout, table, table, row, row, table)),
-            LIST_VALUES: (list_values, (row,) * len(signature(list_values).parameters)),
-        }
+# Lines with more strings or items are not read. Half of the slots stay free.
+_MOST_STRINGS = 1 << 13
+# No item of Kafka's is shorter.
+_ITEM_BYTES = 32
+
+
+def scan(lines: Lines, layout: LineLayout, item_columns: int) -> Scan:
+    """Read the lines that have the layout.
+
+    Args:
+        lines: Any lines.
+        layout: The layout.
+        item_columns: The largest number of columns of an item.
+    """
+    program, tokens, token_bounds, defaults, marker = layout.program
+    scalars = np.empty((len(lines), len(defaults)), np.int64)
+    items = np.empty((int(np.sum(lines.ends - lines.starts)) // _ITEM_BYTES, item_columns + 1), np.int64)
+    bounds = np.zeros(len(lines) + 1, np.int64)
+    places = np.zeros((_MOST_STRINGS, 2), np.int64)
+    slots = np.zeros(2 * _MOST_STRINGS, np.int64)
+    of_layout = program, tokens, token_bounds, defaults, marker
+    count = scan_lines(
+        as_bytes(lines.text), lines.starts, lines.ends, *of_layout, scalars, items, bounds, slots, places
     )
+    strings = ["", *(bytes(lines.text[begin:end]).decode("ascii") for begin, end in places[1 : count + 1].tolist())]
+    found = Scan(np.arange(len(lines)), scalars, items[: bounds[-1]], bounds, strings)
+    return found.where(scalars[:, READ] == 1)

@@ -1,18 +1,15 @@
-"""Ordered maps of integers, to which many changes are applied one after the other. Needs no numba.
-
-`list_values` is compiled into the same object file as `line_scanner.scan_lines`; see `line_layout`.
-"""
+"""Ordered maps of integers, to which many changes are applied one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
+
 Numbers = npt.NDArray[np.int64]
-ListValues = Callable[..., int]
 
 # Kinds of changes: one sets and removes keys, or replaces all keys, or also removes all keys at its end.
 UPDATE, REPLACE, CLEAR = range(3)
@@ -63,13 +60,13 @@ class ListedValues(NamedTuple):
     left_bounds: Numbers
 
 
-def apply(changes: MapChanges, number_of_keys: int, compiled: ListValues | None) -> ListedValues:
+def apply(changes: MapChanges, number_of_keys: int, is_compiled: bool) -> ListedValues:
     """Apply changes to maps.
 
     Args:
         changes: The changes.
         number_of_keys: All keys are less than this number.
-        compiled: `list_values`, compiled; None without compiled code.
+        is_compiled: Whether to use compiled code.
     """
     count = len(changes.kinds)
     # Most fetch sessions list few partitions; if there is not enough room, the second call has enough.
@@ -79,8 +76,8 @@ def apply(changes: MapChanges, number_of_keys: int, compiled: ListValues | None)
         slots = np.empty(number_of_keys + len(changes.moved), np.int64)
         scratch = slots, np.full(number_of_keys, -1), np.empty(number_of_keys, np.int64)
         arrays: list[Any] = [*map(np.ascontiguousarray, changes), *scratch, np.empty(room, np.int64), *outputs]
-        if compiled is not None:
-            needed = compiled(*arrays)
+        if is_compiled:
+            needed = _compiled_list_values(*arrays)
         else:
             # Python takes an element from a list in a third of the time.
             arrays = [array.tolist() for array in arrays]
@@ -171,3 +168,6 @@ def list_values(
                 slot_of[key] = -1
         left_bounds[number + 1] = number_left
     return count
+
+
+_compiled_list_values = entry_point(list_values)

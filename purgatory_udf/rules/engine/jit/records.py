@@ -13,29 +13,23 @@ slower.
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+from purgatory_udf.rules.engine.jit.compiled_functions import COMPILED, instruction
 
 Records = npt.NDArray[Any]
 DType = np.dtype[Any]
 Arena = Any  # one record of an `arena_dtype`
 Accessor = Callable[[Arena, int], Any]
 
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-
 CACHE_LINE = 64  # bytes
 
-_memcpy = cast("Callable[..., Any]", cgutils.raw_memcpy)
 # Fewer than one in this many are sorted: that is faster than marking all that occur.
 _SORT_BELOW = 16
 
@@ -129,66 +123,14 @@ def make_arena(tables: Mapping[str, Records], dtypes: Mapping[str, DType], arena
 def accessor(name: str, dtypes: Mapping[str, DType], arena: DType) -> Accessor:
     """Return a function `(arena, row) -> record` for the table `name`; the record is a reference."""
     assert arena.fields is not None
-    if COMPILED:
-        return _compiled_accessor(dtypes[name], arena.fields[f"{name}_address"][1])
-    return _python_accessor(name, dtypes[name])
-
-
-def _compiled_accessor(dtype: DType, address_offset: int) -> Accessor:
-    record, row_address = numba.from_dtype(dtype), _row_address(dtype, address_offset)
-
-    def at(typing: Any, arena: Any, row: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(row_address(builder, *arguments), context.get_value_type(record))
-
-        return record(arena, types.int64), code
-
-    return cast("Accessor", intrinsic(at))
-
-
-def _row_address(dtype: DType, address_offset: int) -> Callable[[Any, Any, Any], Any]:
-    """Return a function that emits the instructions which compute the address of a row."""
-    long, byte = ir.IntType(64), ir.IntType(8)
-
-    def row_address(builder: Any, arena: Any, row: Any) -> Any:
-        field = builder.gep(builder.bitcast(arena, byte.as_pointer()), [ir.Constant(long, address_offset)])
-        address = builder.load(builder.bitcast(field, long.as_pointer()))
-        # Tables never move during a call.
-        address.set_metadata("invariant.load", builder.module.add_metadata([]))
-        return builder.add(address, builder.mul(row, ir.Constant(long, dtype.itemsize)))
-
-    return row_address
+    address_offset = arena.fields[f"{name}_address"][1]
+    return instruction(_accessor(name, dtypes[name]), "accessor", dtypes[name], address_offset)
 
 
 def prefetcher(name: str, dtypes: Mapping[str, DType], arena: DType) -> Callable[[Arena, int], None]:
     """Return a function `(arena, row)` that prefetches a row of the table `name`. The row need not exist."""
     assert arena.fields is not None
-    if COMPILED:
-        return _compiled_prefetcher(dtypes[name], arena.fields[f"{name}_address"][1])
-    return _no_prefetch
-
-
-def _compiled_prefetcher(dtype: DType, address_offset: int) -> Callable[[Arena, int], None]:
-    row_address = _row_address(dtype, address_offset)
-
-    def prefetch(typing: Any, arena: Any, row: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            start = row_address(builder, *arguments)
-            for line in range(0, dtype.itemsize, CACHE_LINE):
-                emit_prefetch(builder, builder.add(start, ir.Constant(ir.IntType(64), line)), for_writing=True)
-            return context.get_dummy_value()
-
-        return types.void(arena, types.int64), code
-
-    return cast("Callable[[Arena, int], None]", intrinsic(prefetch))
-
-
-def emit_prefetch(builder: Any, address: Any, for_writing: bool) -> None:
-    """Emit the instruction that prefetches the cache line at an address into all levels of the data cache."""
-    bytes_, size = ir.IntType(8).as_pointer(), ir.IntType(32)
-    function = ir.FunctionType(ir.VoidType(), [bytes_, size, size, size])
-    llvm_prefetch = builder.module.declare_intrinsic("llvm.prefetch", [bytes_], function)
-    builder.call(llvm_prefetch, [builder.inttoptr(address, bytes_), size(int(for_writing)), size(3), size(1)])
+    return instruction(_no_prefetch, "prefetcher", dtypes[name], arena.fields[f"{name}_address"][1])
 
 
 def _no_prefetch(arena: Arena, row: int) -> None:
@@ -199,22 +141,10 @@ def record_copier(source: DType, target: DType) -> Callable[[Any, Any], None]:
     """Return a function `(to, of)` that copies a record into the first fields of a longer one."""
     small, large = stored_fields(source), stored_fields(target)
     assert large[: len(small)] == small, "the target must start with the source's fields"
-    return _compiled_copier(source.itemsize) if COMPILED else _python_copier([name for name, _ in small])
+    return instruction(_copier([name for name, _ in small]), "record_copier", source.itemsize)
 
 
-def _compiled_copier(size: int) -> Callable[[Any, Any], None]:
-    def copy(typing: Any, to: Any, of: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            to_bytes, of_bytes = (builder.bitcast(row, ir.IntType(8).as_pointer()) for row in arguments)
-            _memcpy(builder, to_bytes, of_bytes, ir.Constant(ir.IntType(64), size), 1, 8)
-            return context.get_dummy_value()
-
-        return types.void(to, of), code
-
-    return cast("Callable[[Any, Any], None]", intrinsic(copy))
-
-
-def _python_copier(names: list[str]) -> Callable[[Any, Any], None]:
+def _copier(names: list[str]) -> Callable[[Any, Any], None]:
     def copy(to: Any, of: Any) -> None:
         for name in names:
             setattr(to, name, getattr(of, name))
@@ -222,30 +152,13 @@ def _python_copier(names: list[str]) -> Callable[[Any, Any], None]:
     return copy
 
 
-def _compiled_copy_rows() -> Callable[[Records, int, Records, int, int], None]:
-    def copy(typing: Any, to: Any, at: Any, of: Any, first: Any, count: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            to_rows, to_first, of_rows, of_first, rows = arguments
-            table_type = signature.args[0]
-            target, source = (
-                builder.gep(context.make_array(table_type)(context, builder, table).data, [start])
-                for table, start in ((to_rows, to_first), (of_rows, of_first))
-            )
-            _memcpy(builder, target, source, rows, table_type.dtype.size)
-            return context.get_dummy_value()
-
-        return types.void(to, at, of, first, count), code
-
-    return cast("Callable[[Records, int, Records, int, int], None]", intrinsic(copy))
-
-
-def _python_copy_rows(to: Records, at: int, of: Records, first: int, count: int) -> None:
+def _copy_rows(to: Records, at: int, of: Records, first: int, count: int) -> None:
     to[at : at + count] = of[first : first + count]
 
 
 # `copy_rows(to, at, of, first, count)` copies rows between arrays with one memcpy. Plain assignments in compiled code
 # copy a record byte by byte.
-copy_rows = _compiled_copy_rows() if COMPILED else _python_copy_rows
+copy_rows = instruction(_copy_rows, "copy_rows")
 
 
 def nested_accessor(outer: DType, inner: DType, begin: str) -> Accessor:
@@ -258,26 +171,10 @@ def nested_accessor(outer: DType, inner: DType, begin: str) -> Accessor:
     """
     assert outer.fields is not None
     first = outer.fields[begin][1]
-    return _compiled_nested_accessor(inner, first) if COMPILED else _python_nested_accessor(inner, first)
+    return instruction(_nested_accessor(inner, first), "nested_accessor", inner, first)
 
 
-def _compiled_nested_accessor(dtype: DType, first: int) -> Accessor:
-    record = numba.from_dtype(dtype)
-    long, byte = ir.IntType(64), ir.IntType(8)
-
-    def at(typing: Any, row: Any, n: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            outer, index = arguments
-            offset = builder.add(builder.mul(index, ir.Constant(long, dtype.itemsize)), ir.Constant(long, first))
-            inner = builder.gep(builder.bitcast(outer, byte.as_pointer()), [offset])
-            return builder.bitcast(inner, context.get_value_type(record))
-
-        return record(row, types.int64), code
-
-    return cast("Accessor", intrinsic(at))
-
-
-def _python_nested_accessor(dtype: DType, first: int) -> Accessor:
+def _nested_accessor(dtype: DType, first: int) -> Accessor:
     def at(row: Any, n: int) -> Any:
         return _Row(np.frombuffer(row._fields.tobytes(), dtype, 1, first + int(n) * dtype.itemsize)[0])
 
@@ -299,7 +196,7 @@ class _Row:
         self._fields[name] = value
 
 
-def _python_accessor(name: str, dtype: DType) -> Accessor:
+def _accessor(name: str, dtype: DType) -> Accessor:
     def at(arena: Arena, row: int) -> Any:
         capacity = arena[f"{name}_capacity"]
         assert 0 <= row < capacity, f"{name}: row {row} of {capacity}"

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined, int64
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
+from purgatory_udf.rules.engine.jit.compiled_functions import inlined, int64
 from purgatory_udf.rules.engine.jit.records import Records, attribute_view, copy_records, record, take_records
 from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
 from purgatory_udf.rules.engine.loop.codes import (

@@ -6,7 +6,8 @@ otherwise wait (see `rules.reference.broker`); `change_events` has all other eve
 
 from __future__ import annotations
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, inlined
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop import (
     change_events,

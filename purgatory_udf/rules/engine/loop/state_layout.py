@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
+from purgatory_udf.rules.engine.jit.code_cache import entry_point
+from purgatory_udf.rules.engine.jit.compiled_functions import inlined
 from purgatory_udf.rules.engine.jit.records import Records, copy_rows
 from purgatory_udf.rules.engine.loop import compiled_timing_wheel, engine_purgatory, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (

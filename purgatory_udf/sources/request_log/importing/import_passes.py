@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.dataset import Dataset, Step
-from purgatory_udf.backend.null_columns import nulls
+from purgatory_udf.backend.dataset import Dataset, Step, nulls
 from purgatory_udf.contract.tables import REJECTED_EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.fact_kinds import Integers

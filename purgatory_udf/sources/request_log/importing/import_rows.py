@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.null_columns import nulls
+from purgatory_udf.backend.dataset import nulls
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.cluster_metadata import TopicSize
 from purgatory_udf.sources.request_log.fact_kinds import Fact

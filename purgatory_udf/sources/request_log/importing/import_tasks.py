@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.backend.dataset import BATCH_ROWS
-from purgatory_udf.backend.null_columns import nulls
+from purgatory_udf.backend.dataset import BATCH_ROWS, nulls
 from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.value_types import INT32, INT64
 from purgatory_udf.sources.request_log.assumptions import Report

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.rules.engine.jit import line_layout, line_scanner
+from purgatory_udf.rules.engine.jit import line_scanner
 from purgatory_udf.rules.engine.jit.line_layout import (
+    AROUND,
     DIGITS,
     FRACTION,
     SECOND,
@@ -22,10 +23,9 @@ from purgatory_udf.rules.engine.jit.line_layout import (
     Number,
     Optional,
     Text,
-    scan,
 )
+from purgatory_udf.rules.engine.jit.line_scanner import scan
 
-SCAN_LINES = line_scanner.load_code()[line_layout.SCAN_LINES]
 TIME = "2026-11-21T02:54:20.123"
 LAYOUT = LineLayout(
     " read:",
@@ -63,7 +63,7 @@ def _line(text: str, time: str = TIME) -> bytes:
 
 def _read(*lines: bytes) -> list[dict[str, Any]]:
     """Return scalars and items of the lines, with strings for the numbers of strings."""
-    found = scan(Lines.of(lines), LAYOUT, 3, SCAN_LINES)
+    found = scan(Lines.of(lines), LAYOUT, 3)
     read = []
     for place, row in enumerate(found.scalars.tolist()):
         line = {name: row[LAYOUT.place(name)] for name in ("a", "b", "ms", "name", "other")}
@@ -75,7 +75,7 @@ def _read(*lines: bytes) -> list[dict[str, Any]]:
 
 
 def _is_read(text: str, time: str = TIME) -> bool:
-    return len(scan(Lines.of([_line(text, time)]), LAYOUT, 3, SCAN_LINES).numbers) == 1
+    return len(scan(Lines.of([_line(text, time)]), LAYOUT, 3).numbers) == 1
 
 
 def test_lines_become_scalars_and_items() -> None:
@@ -172,15 +172,15 @@ def test_lists(text: str, is_read: bool) -> None:
     ],
 )
 def test_times(time: str, read: list[int] | None) -> None:
-    scalars = scan(Lines.of([_line(f'{{"a":1,"ms":1,"name":"n"{END}', time)]), LAYOUT, 3, SCAN_LINES).scalars
+    scalars = scan(Lines.of([_line(f'{{"a":1,"ms":1,"name":"n"{END}', time)]), LAYOUT, 3).scalars
     assert scalars[:, [SECOND, FRACTION, DIGITS]].tolist() == ([read] if read else [])
 
 
 def test_text_before_marker_is_ascii() -> None:
     text = f'read:{{"a":1,"ms":1,"name":"n"{END}'
     lines = [f"{TIME} [x] {text}", f"{TIME} [é] {text}", f"{TIME} [x]{text}"]
-    found = scan(Lines.of([line.encode() for line in lines]), LAYOUT, 3, SCAN_LINES)
-    assert (found.numbers.tolist(), [found.strings[found.scalars[0, line_layout.AROUND]]]) == ([0], [" [x]"])
+    found = scan(Lines.of([line.encode() for line in lines]), LAYOUT, 3)
+    assert (found.numbers.tolist(), [found.strings[found.scalars[0, AROUND]]]) == ([0], [" [x]"])
 
 
 def test_line_ending_within_string_is_left_out() -> None:
@@ -193,13 +193,13 @@ def test_line_has_nothing_after_elements() -> None:
 
 
 def test_line_with_too_many_strings_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_layout, "_MOST_STRINGS", 4)
+    monkeypatch.setattr(line_scanner, "_MOST_STRINGS", 4)
     lines = [_line(f'{{"a":1,"ms":1,"name":"{name}"{END}') for name in ("n", "o", "p", "n")]
     assert [line["line"] for line in _read(*lines)] == [0, 1, 3]
 
 
 def test_strings_with_same_slot_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_layout, "_MOST_STRINGS", 128)
+    monkeypatch.setattr(line_scanner, "_MOST_STRINGS", 128)
     names = [f"{number}" for number in range(120)]
     lines = [_line(f'{{"a":1,"ms":1,"name":"{name}"{END}') for name in names]
     assert [line["name"] for line in _read(*lines, *lines)] == [*names, *names]
@@ -207,13 +207,13 @@ def test_strings_with_same_slot_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_line_with_too_many_items_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [_line(f'{{"a":1,"ms":1,"name":"n","list":["t":[{items}]]}}') for items in ("1", "1,2,3,4", "5")]
-    monkeypatch.setattr(line_layout, "_ITEM_BYTES", sum(map(len, lines)) // 3)
+    monkeypatch.setattr(line_scanner, "_ITEM_BYTES", sum(map(len, lines)) // 3)
     assert [line["line"] for line in _read(*lines)] == [0, 2]
 
 
 def test_unknown_element_is_refused() -> None:
     with pytest.raises(TypeError, match="unknown element of a layout: 5"):
-        scan(Lines.of([b"x"]), LineLayout("", {}, (5,)), 1, SCAN_LINES)
+        scan(Lines.of([b"x"]), LineLayout("", {}, (5,)), 1)
 
 
 @given(st.data())
@@ -230,7 +230,7 @@ def test_damaged_line_leaves_others_intact(data: st.DataObject) -> None:
 
 
 def test_no_lines() -> None:
-    found = scan(Lines.of([]), LAYOUT, 3, SCAN_LINES)
+    found = scan(Lines.of([]), LAYOUT, 3)
     assert (len(found.numbers), found.bounds.tolist(), np.shape(found.scalars)[0]) == (0, [0], 0)
 
 
@@ -246,7 +246,7 @@ def test_lines_may_be_part_of_text() -> None:
     lines = [_line('{"a":1,"ms":1,"name":"n"' + END), b"x", _line('{"a":2,"ms":1,"name":"m"' + END)]
     text = b"\n".join(lines)
     for part in (Lines.of(lines), Lines.of_text(text, len(text)), Lines.of([b"y", *lines, b"z"])[1:-1]):
-        found = scan(part, LAYOUT, 3, SCAN_LINES)
+        found = scan(part, LAYOUT, 3)
         assert found.numbers.tolist() == [0, 2]
         assert found.scalars[:, LAYOUT.place("a")].tolist() == [1, 2]
         names = found.scalars[:, LAYOUT.place("name")].tolist()
