@@ -47,8 +47,8 @@ _COMPILED_PACKAGES = (
 
 
 def fingerprint() -> str:
-    """Return a hash of everything that the compiled code depends on."""
-    versions = metadata.version("numba"), np.__version__, sys.version, platform.machine()
+    """Return a hash of everything that the compiled code depends on. Of Python that is only the minor version."""
+    versions = metadata.version("numba"), np.__version__, str(sys.implementation.cache_tag), platform.machine()
     digest = hashlib.sha256(" ".join(versions).encode())
     for package in _COMPILED_PACKAGES:
         sources = [path for path in resources.files(package).iterdir() if path.name.endswith(".py")]
