@@ -18,6 +18,8 @@ SCHEME = "file:"
 # Suffixes of compressed files, and the assumed compression ratio.
 PACKED = {".gz", ".zst", ".bz2", ".xz", ".lz4", ".parquet"}
 UNPACKED_TIMES = 10
+# No limit, for queries and imports of request logs, which spill to disk, and for work that proceeds file by file.
+ANY_BYTES = 1 << 62
 # The highest ratio that gzip reaches. A file that claims more is damaged.
 _MOST_GZIP_TIMES = 1032
 
@@ -105,10 +107,15 @@ def identity_of(path: str | Path) -> tuple[int, int]:
 
 def is_small_and_local(paths: Iterable[str], most: int) -> bool:
     """Return whether the paths are local and not empty, with at most `most` bytes of text in total."""
-    given = list(paths)
-    if not given or not all(is_local_path(path) and any(_files(_local(path))) for path in given):
-        return False
-    return local_bytes(given, most) is not None
+    given, left = list(paths), most
+    for path in given:
+        if not is_local_path(path):
+            return False
+        size = 0 if most == ANY_BYTES else local_bytes([path], left)
+        if size is None or not (size or any(_files(_local(path)))):
+            return False
+        left -= size
+    return bool(given)
 
 
 def is_local_path(path: str) -> bool:
@@ -160,7 +167,8 @@ def _files(path: str) -> Iterator[Path]:
     for match in map(Path, glob.iglob(path, recursive=True)):
         if match.is_file():
             yield match
-        yield from files_below(match)
+        else:
+            yield from files_below(match)
 
 
 class ReadTotals:

@@ -16,6 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
+from purgatory_udf.common.local_files import ANY_BYTES as ANY_BYTES
 from purgatory_udf.common.local_files import is_small_and_local, local_bytes
 from purgatory_udf.launch import submission
 
@@ -33,8 +34,6 @@ TINY = (*BRIEF, "spark-local-tiny.conf")
 PYTHON = ("spark-local-python.conf",)
 # Maximum sizes, in bytes, of inputs that this process imports or replays in memory and within seconds.
 IMPORTED_BYTES, REPLAYED_BYTES = 512_000_000, 256_000_000
-# No limit, for queries and imports of request logs, which spill to disk, and for work that proceeds file by file.
-ANY_BYTES = 1 << 62
 # Most partitions of requests in a batch that one process replays; each takes 1 kB of memory.
 REPLAYED_WATCHES = 1_000_000
 # Limit for a step of a followed topic: its messages and the rows held back by the previous step.

@@ -140,17 +140,24 @@ def parse(words: Sequence[str]) -> CommandLine:
 
 @dataclass(frozen=True)
 class JobEntry:
-    """A job: its name on the command line, its file, and the first line of its documentation."""
+    """A job: its name on the command line, and its file."""
 
     name: str
     file: Path
-    summary: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of its documentation."""
+        tree = ast.parse(self.file.read_text(encoding="utf-8"))
+        mains = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"]
+        text = (ast.get_docstring(mains[0]) if mains else None) or ast.get_docstring(tree) or ""
+        return text.split("\n")[0].rstrip(".")
 
 
 def list_jobs(root: Path) -> list[JobEntry]:
     """Return all jobs below the root, sorted by file name, without importing them."""
     files = (file for file in sorted((root / "jobs").glob("*.py")) if not file.name.startswith("_"))
-    return [JobEntry(job_name(file), file, _summary(file)) for file in files]
+    return [JobEntry(job_name(file), file) for file in files]
 
 
 def completions(root: Path, shell: str) -> str:
@@ -177,10 +184,3 @@ def find_job(root: Path, name: str) -> JobEntry:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"jobs are {', '.join(known)}"
     raise UserError(f"{name}: unknown job ({hint})")
-
-
-def _summary(file: Path) -> str:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    mains = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"]
-    text = (ast.get_docstring(mains[0]) if mains else None) or ast.get_docstring(tree) or ""
-    return text.split("\n")[0].rstrip(".")

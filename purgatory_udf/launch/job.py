@@ -87,11 +87,16 @@ class Job:
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.rstrip("_").replace("_", "-")
         self._run = run
-        self.settings: tuple[str, ...] = TINY if brief else ()
+        self._choose_settings: Callable[[], tuple[str, ...]] = lambda: TINY if brief else ()
         self.spark, self.spark_is_optional = spark, spark_is_optional
         self.inputs: list[str] = []
         self.max_local_bytes = max_local_bytes
         self._checks, self._reads, self._needs_spark, self._in_python = checks, reads, needs_spark, in_python
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of the settings files for Spark that suit the checked arguments; this measures the inputs."""
+        return self._choose_settings()
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the given arguments, by default those of the process, and exit with the status."""
@@ -128,14 +133,18 @@ class Job:
                 self._checks(**options)
             if local and self._reads:
                 paths = _input_paths(options, self._reads)
-                self.settings = () if options.get("follow") else settings_for(paths)
-                if not self.settings and self._in_python is not None and self._in_python(**options):
-                    self.settings = PYTHON
+                self._choose_settings = lambda: self._settings_for(paths, options)
                 self.inputs = [] if self._needs_spark is not None and self._needs_spark(**options) else paths
             passed = True
 
         status = _run_command(self.name, _with_backend(only_check, None), arguments)
         return None if passed else status
+
+    def _settings_for(self, paths: Sequence[str], options: Mapping[str, Any]) -> tuple[str, ...]:
+        settings = () if options.get("follow") else settings_for(paths)
+        if not settings and self._in_python is not None and self._in_python(**options):
+            return PYTHON
+        return settings
 
 
 @overload
@@ -284,20 +293,19 @@ def _typer_app(name: str, run: Run) -> typer.Typer:
 
 
 def _run_command(name: str, run: Run, arguments: Sequence[str]) -> int:
-    app = _typer_app(name, run)
+    command = typer.main.get_command(_typer_app(name, run))
     try:
-        app(args=_expand_repeated_options(app, arguments), prog_name=f"{PROGRAM} {name}")
+        command(args=_expand_repeated_options(command.params, arguments), prog_name=f"{PROGRAM} {name}")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else DONE
     return DONE
 
 
-def _expand_repeated_options(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
+def _expand_repeated_options(parameters: Sequence[Any], arguments: Sequence[str]) -> list[str]:
     """Expand `--trace A B` to `--trace A --trace B`, because shells expand `--trace *.jsonl` to the former.
 
     Only repeatable options are expanded, and only in jobs without positional arguments.
     """
-    parameters = typer.main.get_command(app).params
     if any(parameter.param_type_name == "argument" for parameter in parameters):
         return list(arguments)
     repeatable = {name for parameter in parameters if getattr(parameter, "multiple", False) for name in parameter.opts}

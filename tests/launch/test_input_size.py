@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -64,6 +65,30 @@ def test_linked_folder_counts_once(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / "links" / name).symlink_to(tmp_path / "logs")
     assert local_files.local_bytes([str(tmp_path / "links")], 100) == 9
+
+
+def test_inputs_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job in this process needs no settings of Spark."""
+
+    def run(trace: Annotated[list[str], typer.Option()]) -> None:
+        """Replay a trace."""
+
+    paths, search = [_file(tmp_path / name, 9) for name in "ab"], local_files._files
+    searched: list[str] = []
+
+    def counted_search(path: str) -> Iterator[Path]:
+        searched.append(path)
+        return search(path)
+
+    monkeypatch.setattr(local_files, "_files", counted_search)
+    job = job_module.Job(run, reads=("trace",))
+    assert job.check(["--trace", *paths]) is None
+    for most, is_small in ((18, True), (17, False), (backend_choice.ANY_BYTES, True)):
+        searched.clear()
+        assert (
+            backend_choice.runs_in_process(job.inputs, most, spark_options=False, settings={}, environ={}) == is_small
+        )
+        assert searched == paths
 
 
 def test_remote_size_is_unknown() -> None:
