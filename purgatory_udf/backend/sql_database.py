@@ -58,7 +58,8 @@ _OUT_OF_MEMORY, _OF_DUCKDB = "Out of Memory Error", ("INTERNAL Error", "FATAL Er
 _SMALL_BYTES = 64 << 20
 # Rows of a batch that is written: of DuckDB's default, a million, its reader and the writer hold several batches.
 _BATCH_ROWS = 100_000
-_small_lock = threading.Lock()
+# Databases that are open, but not in use. To open one takes 35 ms, in which DuckDB creates its catalog of functions.
+_idle: list[duckdb.DuckDBPyConnection] = []
 # Number of files of a table above which their columns are compared, and the columns of each.
 _SEVERAL_FILES = 10
 _COLUMNS_OF_FILES = """
@@ -141,7 +142,7 @@ def _used(query: str, parameters: Parameters | None) -> dict[str, Any]:
 
 
 class DuckDatabase(SqlDatabase):
-    """A new DuckDB database in this process, which spills to the directory for temporary files.
+    """An empty DuckDB database in this process, which spills to the directory for temporary files.
 
     Raises `NeedsSparkError` for tables that it cannot read (remote ones, and ones with unsupported features), and for
     queries that need more memory than `MOST_MEMORY` in spite of spilling.
@@ -154,33 +155,34 @@ class DuckDatabase(SqlDatabase):
 
     def __init__(self, memory: str | None = None, threads: int | None = None) -> None:
         self._lock = threading.Lock()
-        self._threads = {} if threads is None else {"threads": threads}
+        self._threads = threads
         is_large = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= self.LARGE_BYTES
         self._memory = memory or (self.MEMORY if is_large else self.MOST_MEMORY)
         self._may_grow = memory is None and threads is None
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        connection = duckdb.connect(
-            config={
-                "memory_limit": self._memory,
-                # DuckDB creates it when it spills, and removes it when the connection is freed.
-                "temp_directory": f"{_spill_prefix()}-{uuid.uuid4().hex}",
-                # Extensions would be downloaded.
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-                **self._threads,
-            }
-        )
+        try:
+            connection = _idle.pop()
+        except IndexError:
+            connection = _opened()
+        connection.execute(f"SET memory_limit = '{self._memory}'")
+        connection.execute("RESET threads" if self._threads is None else f"SET threads = {self._threads}")
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
         # A query opens each file of a table several times: when it is bound, when it is executed, and for each scan.
         connection.execute("SET parquet_metadata_cache = true")
         connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
-        connection.execute(files("purgatory_udf.backend").joinpath("duckdb_macros.sql").read_text(encoding="utf-8"))
         return connection
+
+    def release_for_reuse(self) -> None:
+        """Drop all views, and leave the open database to the next `DuckDatabase`. This one must not be used again."""
+        with self._exclusive():
+            # Threads must not be running when this process forks.
+            self._connection.execute("SET threads = 1")
+            # Views belong to a connection: the database stays open with a new one.
+            _idle.append(self._connection.cursor())
+            del self._connection
 
     def add_table(self, name: str, path: str, schema: pa.Schema | None = None, *, is_growing: bool = False) -> bool:
         table = _delta_table(path)
@@ -236,12 +238,6 @@ class DuckDatabase(SqlDatabase):
         self._may_grow = self._may_grow and isinstance(rows, pa.Table)
         with self._exclusive():
             self._connection.register(name, rows)
-
-    def remove_rows(self, *names: str) -> None:
-        """Remove views of Arrow tables, and free the tables."""
-        with self._exclusive():
-            for name in names:
-                self._connection.unregister(name)
 
     def add_view(self, name: str, query: str) -> None:
         with self._exclusive():
@@ -368,28 +364,35 @@ def query_rows(text: str, named: Mapping[str, pa.Table]) -> pa.Table:
     """Return the rows of a query over Arrow tables, which it refers to by their names in braces."""
     query = text.format_map({name: f'"{name}"' for name in named})
     if sum(rows.nbytes for rows in named.values()) <= _SMALL_BYTES:
-        with suppress(NeedsSparkError), _small_lock:
-            database = _small_database()
-            try:
-                return _queried(database, query, named)
-            finally:
-                database.remove_rows(*named)
+        with suppress(NeedsSparkError):
+            # The only thread is the caller's.
+            return _queried(DuckDatabase(threads=1), query, named)
     return _queried(DuckDatabase(), query, named)
 
 
 def _queried(database: DuckDatabase, query: str, named: Mapping[str, pa.Table]) -> pa.Table:
     for name, rows in named.items():
         database.add_rows(name, rows)
-    return database.query(query)
+    result = database.query(query)
+    database.release_for_reuse()
+    return result
 
 
-@cache
-def _small_database() -> DuckDatabase:
-    """Return the database for small queries: to open another for each would take 26 ms.
+def _opened() -> duckdb.DuckDBPyConnection:
+    """Open a new database with Spark's functions."""
+    import duckdb
 
-    Its only thread is the caller's, so that this process can fork (`process_pool`).
-    """
-    return DuckDatabase(threads=1)
+    connection = duckdb.connect(
+        config={
+            # DuckDB creates it when it spills, and removes it when the connection is freed.
+            "temp_directory": f"{_spill_prefix()}-{uuid.uuid4().hex}",
+            # Extensions would be downloaded.
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+    )
+    connection.execute(files("purgatory_udf.backend").joinpath("duckdb_macros.sql").read_text(encoding="utf-8"))
+    return connection
 
 
 @cache

@@ -265,15 +265,40 @@ def test_small_queries_do_not_share_rows() -> None:
         query_rows('SELECT n FROM "a", {b}', {"b": pa.table({"m": [1]})})
 
 
+def test_open_database_is_reused_without_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle: list[duckdb.DuckDBPyConnection] = []
+    monkeypatch.setattr(sql_database, "_idle", idle)
+    usual, first = _settings(DuckDatabase()), DuckDatabase("100MB")
+    first.add_rows("a", pa.table({"n": [1]}))
+    first.add_view("b", "SELECT * FROM a")
+    first.keep("b")
+    first.release_for_reuse()
+    # The process may fork now.
+    assert idle[0].execute("SELECT current_setting('threads')").fetchall() == [(1,)]
+    second = DuckDatabase()
+    assert _settings(second) == usual
+    assert idle == []
+    for name in ("a", "b", "b_rows"):
+        with pytest.raises(duckdb.CatalogException, match=f'Table with name "?{name}"? does not exist'):
+            second.query(f"SELECT * FROM {name}")
+    assert second.query("SELECT pmod(-1, 3) AS n").to_pylist() == [{"n": 2}]
+
+
+def test_database_of_failed_query_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle: list[duckdb.DuckDBPyConnection] = []
+    monkeypatch.setattr(sql_database, "_idle", idle)
+    with pytest.raises(duckdb.CatalogException):
+        LocalBackend().query("SELECT * FROM a", {})
+    assert idle == []
+    assert LocalBackend().query("SELECT 1 AS n", {}).to_pylist() == [{"n": 1}]
+    assert len(idle) == 1
+
+
 def test_small_query_beyond_memory_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is repeated in a database of its own."""
-    sql_database._small_database.cache_clear()
     monkeypatch.setattr(DuckDatabase, "MEMORY", "20MB")
     query = "SELECT len(list(i)) AS n FROM (SELECT unnest(range(n)) AS i FROM {rows})"
-    try:
-        assert query_rows(query, {"rows": pa.table({"n": [3_000_000]})}).to_pylist() == [{"n": 3_000_000}]
-    finally:
-        sql_database._small_database.cache_clear()
+    assert query_rows(query, {"rows": pa.table({"n": [3_000_000]})}).to_pylist() == [{"n": 3_000_000}]
 
 
 def test_table_has_its_own_columns(database: SqlDatabase, tmp_path: Path) -> None:
