@@ -106,6 +106,10 @@ class DeltaStore(ABC):
         """Return the table's id, newest version and number of files."""
 
     @abstractmethod
+    def columns(self, path: str) -> list[str]:
+        """Return the names of the table's columns."""
+
+    @abstractmethod
     def history(self, path: str) -> list[Commit]:
         """Return the commits that the log still has, oldest first."""
 
@@ -221,6 +225,9 @@ class SparkDelta(DeltaStore):
         assert detail is not None and latest is not None
         return Identity(detail.id, latest.version, detail.numFiles)
 
+    def columns(self, path: str) -> list[str]:
+        return list(self._where(path, ()).columns)
+
     def history(self, path: str) -> list[Commit]:
         columns = ("version", "operation", "operationParameters['mode'] mode", "userMetadata")
         rows = self._table(path).history().selectExpr(*columns).collect()
@@ -313,6 +320,9 @@ class FallbackDelta(DeltaStore):
 
     def identity(self, path: str) -> Identity:
         return self._either(lambda store: store.identity(path))
+
+    def columns(self, path: str) -> list[str]:
+        return self._either(lambda store: store.columns(path))
 
     def history(self, path: str) -> list[Commit]:
         return self._either(lambda store: store.history(path))

@@ -21,6 +21,7 @@ CREATE MACRO size(list) AS len(list);
 CREATE MACRO fields(list, name) AS list_transform(list, lambda element: struct_extract(element, name));
 CREATE MACRO sequence(first, last, step) AS generate_series(first, last, step);
 CREATE MACRO array_sort(list) AS list_sort(list);
+CREATE MACRO array_max(list) AS list_max(list);
 CREATE MACRO array_min(list) AS list_min(list);
 CREATE MACRO array_except(list, others) AS
     CASE WHEN others IS NOT NULL

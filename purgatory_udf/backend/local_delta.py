@@ -134,10 +134,12 @@ class LocalDelta(DeltaStore):
             return table
 
     def is_table(self, path: str) -> bool:
-        try:
-            return self.table_at(path) is not None
-        except (NewerProtocolError, DamagedLogError):
-            return True
+        with needing_spark():
+            try:
+                _require_known_protocol(path)
+            except NewerProtocolError:
+                return True
+            return DeltaTable.is_deltatable(str(place_of(path)))
 
     def create(self, path: str, schema: pa.Schema) -> None:
         if self.is_table(path):
@@ -160,6 +162,10 @@ class LocalDelta(DeltaStore):
         with needing_spark():
             table = self._table(path)
             return Identity(str(table.metadata().id), table.version(), len(table.file_uris()))
+
+    def columns(self, path: str) -> list[str]:
+        with needing_spark():
+            return [field.name for field in self._table(path).schema().fields]
 
     def history(self, path: str) -> list[Commit]:
         with needing_spark():

@@ -194,6 +194,7 @@ class Survey:
         of_pauses: Number of pauses of brokers.
         of_shares: Number of events of share groups.
         share_fetches: Number of share fetches.
+        watches: Number of partitions of all events.
     """
 
     events: int
@@ -207,6 +208,7 @@ class Survey:
     of_pauses: int = 0
     of_shares: int = 0
     share_fetches: int = 0
+    watches: int = 0
 
 
 class EventTable:
@@ -240,7 +242,7 @@ class EventTable:
             raise UserError(f"{self.path}: is a file, not a table of events; import it with ingest")
         if not self.exists:
             raise UserError(f"{self.path}: not a Delta table of events; create one with ingest")
-        columns = self._backend.totals("SELECT * FROM events LIMIT 0", {"events": self.path}).column_names
+        columns = self._store.columns(self.path)
         missing = [name for name in ("seq", "time_us", "type") if name not in columns]
         if missing:
             raise UserError(f"{self.path}: not a table of events: it has no column {missing[0]}")
@@ -285,7 +287,9 @@ class EventTable:
         return known
 
     def _survey(self) -> Survey:
-        totals = (
+        # The limit of a request may leave any number of bytes for its last partitions, unless it is twice the sum of
+        # their own limits: a first batch exceeds its partition's limit by less than that.
+        (row,) = self._query(
             "SELECT count(*) AS events, "
             f"count(CASE WHEN type IN ({_quoted(PARTITION_KINDS)}) THEN 1 END) AS operations, "
             f"count(CASE WHEN type IN ({_quoted(API_OF)}) THEN 1 END) AS of_groups, "
@@ -293,21 +297,16 @@ class EventTable:
             f"count(CASE WHEN type IN ({_quoted(PAUSE_EVENTS)}) THEN 1 END) AS of_pauses, "
             "count(CASE WHEN type LIKE 'share_%' THEN 1 END) AS of_shares, "
             "count(CASE WHEN type = 'share_fetch' THEN 1 END) AS share_fetches, "
-            "min(time_us) AS first_us, max(time_us) AS last_us FROM events"
-        )
-        # The limit of a request may leave any number of bytes for its last partitions, unless it is twice the sum of
-        # their own limits: a first batch exceeds its partition's limit by less than that.
-        limits = (
-            "SELECT coalesce(max(part.max_bytes), 0) AS most_bytes, "
-            "coalesce(min(CASE WHEN partition_count = 1 THEN least(part.max_bytes, limit_bytes) "
-            "WHEN 2 * partition_count * part.max_bytes > limit_bytes THEN 0 ELSE part.max_bytes END), 0) "
+            "min(time_us) AS first_us, max(time_us) AS last_us, "
+            "coalesce(sum(size(limits)), 0) AS watches, "
+            "coalesce(max(CASE WHEN type = 'fetch' THEN array_max(limits) END), 0) AS most_bytes, "
+            "coalesce(min(CASE WHEN type <> 'fetch' THEN NULL "
+            "WHEN size(limits) = 1 THEN least(array_min(limits), limit_bytes) "
+            "WHEN 2 * size(limits) * array_max(limits) > limit_bytes THEN 0 ELSE array_min(limits) END), 0) "
             "AS least_bytes "
-            "FROM (SELECT explode(partitions) AS part, size(partitions) AS partition_count, "
-            f"least(coalesce(max_bytes, {INT32_MAX}), {self._fetch_max_bytes}) AS limit_bytes "
-            "FROM events WHERE type = 'fetch') AS parts"
+            "FROM (SELECT type, time_us, fields(partitions, 'max_bytes') AS limits, "
+            f"least(coalesce(max_bytes, {INT32_MAX}), {self._fetch_max_bytes}) AS limit_bytes FROM events) AS limited"
         )
-        # A query opens a database, which takes longer than to answer it for a small table.
-        (row,) = self._query(f"SELECT * FROM ({totals}) AS totals CROSS JOIN ({limits}) AS limits")
         return Survey(**row)
 
     def has_share_groups(self) -> bool:
@@ -345,7 +344,7 @@ class EventTable:
 
         File sizes are not enough, because requests that repeat the same partitions compress well.
         """
-        return int(self._query("SELECT sum(cardinality(partitions)) AS watches FROM events")[0]["watches"] or 0)
+        return self.survey.watches
 
     def batches(self, layout: Layout, batch_events: int) -> TraceSource:
         """Return the events as a source of micro-batches of about `batch_events`, after sorting them if necessary."""

@@ -60,7 +60,7 @@ def test_created_table_is_empty(store: DeltaStore, path: str) -> None:
     store.create(path, SCHEMA)
     store.create(path, SCHEMA)
     assert store.is_table(path)
-    assert store.read(path).schema.names == SCHEMA.names
+    assert store.columns(path) == store.read(path).schema.names == SCHEMA.names
     assert ids(store, path) == []
     assert store.identity(path)[1:] == (0, 0)
 
@@ -70,6 +70,10 @@ def test_creation_replaces_interrupted_write(store: DeltaStore, path: str) -> No
     (Path(path) / "_delta_log").mkdir(parents=True)
     (Path(path) / "part-0.parquet").write_bytes(b"half")
     assert not store.is_table(path)
+    staged = Path(path, "_delta_log", f"{0:020}.json#1")
+    staged.touch()
+    assert not store.is_table(path)
+    staged.unlink()
     store.create(path, SCHEMA)
     assert ids(store, path) == []
 

@@ -27,6 +27,7 @@ _BROKER_LIMIT = 50_000
         pytest.param([700, 800], 3_200, 700, id="the request's is large enough"),
         pytest.param([700, 800], 3_000, 0, id="the request's may leave any number"),
         pytest.param([700, 26_000], None, 0, id="the broker's may leave any number"),
+        pytest.param([], 900, 0, id="of no partition"),
     ],
 )
 def test_survey_finds_smallest_limit(tmp_path: Path, limits: list[int], request_limit: int | None, least: int) -> None:
@@ -34,7 +35,17 @@ def test_survey_finds_smallest_limit(tmp_path: Path, limits: list[int], request_
     timeline = Timeline().fetch(1, "f", 0, 1, parts, max_bytes=request_limit)
     write_deltalake(str(tmp_path), event_table(timeline.events))
     found = EventTable(LocalBackend(), str(tmp_path), _BROKER_LIMIT).survey
-    assert (found.most_bytes, found.least_bytes) == (max(limits), least)
+    assert (found.most_bytes, found.least_bytes) == (max(limits, default=0), least)
+    assert found.watches == len(limits)
+
+
+def test_survey_ignores_limits_of_other_requests(tmp_path: Path) -> None:
+    timeline = Timeline().fetch(1, "f", 0, 1, {"a-0": {"fetch_offset": 0, "max_bytes": 700}}, max_bytes=900)
+    timeline.fetch(2, "g", 0, 1, {"a-0": {"fetch_offset": 0, "max_bytes": 800}}, max_bytes=600)
+    timeline.delete_records(3, "d", 5, **{"a-0": 1, "a-1": 1})
+    write_deltalake(str(tmp_path), event_table(timeline.events))
+    found = EventTable(LocalBackend(), str(tmp_path), _BROKER_LIMIT).survey
+    assert (found.most_bytes, found.least_bytes, found.watches) == (800, 600, 4)
 
 
 @pytest.mark.spark
