@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from purgatory_udf.common.errors import UserError
@@ -29,8 +28,6 @@ from purgatory_udf.contract.overrides import (
 from purgatory_udf.contract.overrides import INT32_MAX as INT32_MAX
 from purgatory_udf.contract.overrides import Override as Override
 
-# The parser of libyaml, if available: a fitted scenario has tens of thousands of numbers.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Maximum number of values in a file with aliases; a large scenario has tens of thousands.
 _MAX_VALUES = 1_000_000
 # Invalid values are shortened in messages.
@@ -44,6 +41,9 @@ def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
     Raises:
         UserError: The file cannot be read, is not YAML, or is not a mapping.
     """
+    # Most commands read no YAML, and its import takes a hundredth of the time of a short one.
+    import yaml
+
     try:
         with open_file(path) as file:
             text = file.read().decode()
@@ -78,8 +78,11 @@ def _size(value: Any, sizes: dict[int, int]) -> int:
 
 
 def _parse(text: str) -> Any:
+    import yaml
+
     try:
-        return yaml.load(text, _LOADER)
+        # The parser of libyaml, if available: a fitted scenario has tens of thousands of numbers.
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:
         # The parser in Python reports the position of an error more precisely.
         return yaml.safe_load(text)
@@ -396,6 +399,16 @@ def _validated(values: dict[str, Any], origin: str) -> Config:
         raise UserError(f"{origin}: {key}: {message} (got {_SHORT.repr(given)})") from None
 
 
+def _setting_value(text: str) -> Any:
+    """Return the value that a text has in YAML; the text itself if it is not YAML."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text) if text else None
+    except yaml.YAMLError:
+        return text
+
+
 def load_config(file: str | Path | None = None, settings: list[str] | None = None) -> Config:
     """Load the configuration: defaults, overridden by the YAML file, then by each `key=value` of `settings`.
 
@@ -422,11 +435,7 @@ def load_config(file: str | Path | None = None, settings: list[str] | None = Non
         key, equals, text = setting.partition("=")
         if not equals or not key:
             raise UserError(f"--set {setting}: expected key=value")
-        try:
-            value = yaml.safe_load(text) if text else None
-        except yaml.YAMLError:
-            value = text
-        _nest({key.strip(): value}, values, f"--set {setting}")
+        _nest({key.strip(): _setting_value(text)}, values, f"--set {setting}")
         _validated(values, f"--set {setting}")
     if rules:
         values["what_if"] = [*rules, *(values.get("what_if") or [])]

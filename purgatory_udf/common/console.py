@@ -14,15 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from types import TracebackType
-from typing import TextIO
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.status import Status
-from rich.table import Table as Box
-from rich.text import Text
+from typing import TYPE_CHECKING, TextIO
 
 from purgatory_udf.common.local_files import read_totals
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 Cell = str | int | float | None
 log = logging.getLogger(__name__)
@@ -65,6 +62,12 @@ class Table:
         return [self.title, *(f"  {line}" for line in aligned)]
 
     def _boxed(self, cells: list[list[str]], right: list[bool]) -> list[str]:
+        # Its import takes longer than the rest of a table, and output to a file or pipe does not need it.
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table as Box
+        from rich.text import Text
+
         box = Box(box=SIMPLE_HEAD, title=self.title, title_justify="left", title_style="bold")
         for column, to_right in zip(self.columns, right, strict=True):
             box.add_column(column, justify="right" if to_right else "left", overflow="fold")
@@ -118,8 +121,7 @@ class Phases:
         self._every = every
         self._phase = ""
         self._stop = threading.Event()
-        console = Console(file=stream or sys.stderr)
-        self._status: Status | None = console.status("") if console.is_terminal else None
+        self._status = _status_line(stream or sys.stderr)
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._read_before = read_totals.sums()
         self._interval = self._due = FIRST_LINE_AFTER
@@ -165,6 +167,16 @@ class Phases:
             return f"{done:,} of {all_tasks:,} tasks"
         size, lines = (now - before for now, before in zip(read_totals.sums(), self._read_before, strict=True))
         return f"{lines:,} lines, {size / 1e6:,.0f} MB of text" if size else ""
+
+
+def _status_line(stream: TextIO) -> Status | None:
+    """Return an animated line on a terminal; None for other streams."""
+    if not stream.isatty():
+        return None
+    from rich.console import Console
+
+    console = Console(file=stream)
+    return console.status("") if console.is_terminal else None
 
 
 @contextmanager

@@ -11,16 +11,17 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from purgatory_udf import __version__
 from purgatory_udf.backend.backend import Session, backend_of
 from purgatory_udf.backend.delta_store import Condition, Transaction
-from purgatory_udf.common.configuration import Config
-from purgatory_udf.contract.overrides import apply_override
 from purgatory_udf.contract.tables import COMMENTED_TABLES
+
+if TYPE_CHECKING:
+    from purgatory_udf.common.configuration import Config
 
 RUNNING, FINISHED = "running", "finished"
 
@@ -250,7 +251,7 @@ def with_version(config: Config, kafka_version: str | None) -> Config:
     for key, value in chosen:
         section, name = _section(values, key)
         section.setdefault(name, value)
-    return Config.model_validate(values)
+    return type(config).model_validate(values)
 
 
 def with_recorded(config: Config, recording: RecordedBrokers) -> Config:
@@ -258,13 +259,15 @@ def with_recorded(config: Config, recording: RecordedBrokers) -> Config:
 
     A factor such as x0.5 applies to the recorded value.
     """
+    from purgatory_udf.contract.overrides import apply_override
+
     config = with_version(config, recording.kafka_version)
     values = config.model_dump(exclude_unset=True)
     for setting in _used(recording.settings):
         section, name = _section(values, KEYS[setting.name])
         given = section.get(name, setting.value)
         section[name] = apply_override(setting.value, given) if isinstance(given, str) else given
-    return Config.model_validate(values)
+    return type(config).model_validate(values)
 
 
 def _section(values: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
@@ -292,7 +295,7 @@ def with_kept(config: Config, configuration: Mapping[str, Any]) -> Config:
             section, known = section.setdefault(part, {}), known.get(part) or {}
         if name in known and not isinstance(section.get(name), int):
             section[name] = known[name]
-    return Config.model_validate(values)
+    return type(config).model_validate(values)
 
 
 def contradictions(config: Mapping[str, Any], settings: Sequence[RecordedSetting]) -> list[Contradiction]:

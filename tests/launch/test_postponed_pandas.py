@@ -1,4 +1,4 @@
-"""Arrow without pandas in commands that run in this process."""
+"""Commands that run in this process do not import large packages that they do not need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IMPORT = """
 import sys
 from purgatory_udf.launch.__main__ import main
 assert main(["ingest", *sys.argv[1:]], enter_environment=False) == 0
-assert "pandas" not in sys.modules
+assert not sys.modules.keys() & {"pandas", "rich", "yaml"}
 """
 
 
@@ -32,6 +32,6 @@ def test_arrow_imports_pandas_when_it_is_needed() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", _WITH_PANDAS_LATER], cwd=ROOT, check=True)
 
 
-def test_an_import_needs_no_pandas(tmp_path: Path) -> None:
+def test_an_import_needs_few_packages(tmp_path: Path) -> None:
     arguments = ["--from", "jsonl", "conf/sample/trace.jsonl", "--out", str(tmp_path / "out")]
     subprocess.run([sys.executable, "-c", _IMPORT, *arguments], cwd=ROOT, check=True)
