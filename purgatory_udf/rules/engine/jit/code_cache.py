@@ -177,8 +177,7 @@ class EntryPoint:
         return results[0] if number_of_results else None
 
     def _load(self, types: _Types, arguments: tuple[Any, ...]) -> _Code:
-        names = " ".join("" if dtype is None else dtype.str for dtype in types)
-        name = f"{self.name}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+        name = f"{self.name}-{hashlib.sha256(' '.join(map(str, types)).encode()).hexdigest()[:8]}"
         stored = _stored_code(name)
         if stored is None:
             from purgatory_udf.rules.engine.jit.numba_compiler import object_code

@@ -26,7 +26,7 @@ uint64 = cast("Callable[[int], int]", np.uint64)
 
 
 class Helper:
-    """A function that only compiled code calls."""
+    """A function that only compiled code calls; `numba_compiler` compiles it with its first caller."""
 
     def __init__(self, function: Callable[..., Any], is_inlined: bool) -> None:
         self.function, self.is_inlined = function, is_inlined
