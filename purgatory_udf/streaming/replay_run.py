@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.backend.backend import Backend, LocalBackend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.delta_store import EPOCH, Condition
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.common.errors import CheckFailedError
+from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS
+from purgatory_udf.launch import backend_choice
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 from purgatory_udf.rules.groups.group_rows import KINDS
@@ -34,9 +35,14 @@ from purgatory_udf.streaming.batch_sink import Sink
 from purgatory_udf.streaming.event_source import EventTable, Survey, TraceSource
 from purgatory_udf.streaming.group_disagreements import disagreement_counts, write_disagreements
 from purgatory_udf.streaming.partition_rules import OUTPUT_TABLES
-from purgatory_udf.streaming.run_resumption import ReplayOptions, is_one_batch, start_or_resume, with_recorded_settings
+from purgatory_udf.streaming.run_resumption import (
+    SINGLE_BATCH_GROUPING,
+    ReplayOptions,
+    is_one_batch,
+    start_or_resume,
+    with_recorded_settings,
+)
 from purgatory_udf.streaming.share_rules import DELIVERIES
-from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from purgatory_udf.streaming.stateful_adapter import Plan, closing_ms
 from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.streaming_query import (
@@ -401,3 +407,33 @@ def group_counts(backend: Backend, layout: Layout, sink: Sink) -> dict[str, Any]
         "transitions": rows("group_transitions"),
         "disagreements": disagreement_counts(backend, layout),
     }
+
+
+def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layout, events: EventTable) -> None:
+    """Check that this process can replay the trace.
+
+    Args:
+        backend: This process.
+        options: Options of the replay.
+        layout: The run's tables, possibly of an interrupted run.
+        events: The table of events.
+
+    Raises:
+        NeedsSparkError: The run needs a stream or too much memory.
+    """
+    known = None if options.overwrite else run_records.load(backend, layout.table("runs"), "replay")
+    if options.follow or options.config.grouping not in ("auto", SINGLE_BATCH_GROUPING):
+        raise NeedsSparkError("the replay runs as a stream, because of --follow or the setting grouping")
+    if known is not None and (
+        known.configuration.get("grouping") != SINGLE_BATCH_GROUPING
+        or backend.files.exists(f"{layout.internal}/checkpoints")
+    ):
+        raise NeedsSparkError(f"{layout.out}: the run there was started as a stream")
+    if events.survey.events > options.config.batch_events:
+        raise NeedsSparkError(
+            f"{events.survey.events:,} events are more than one batch (batch_events is {options.config.batch_events:,})"
+        )
+    if events.most_watches() > backend_choice.REPLAYED_WATCHES:
+        raise NeedsSparkError(
+            f"{events.path}: more than {backend_choice.REPLAYED_WATCHES:,} watches, which may not fit in memory"
+        )

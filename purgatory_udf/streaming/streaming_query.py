@@ -24,6 +24,7 @@ import logging
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -37,25 +38,28 @@ from purgatory_udf.backend.delta_store import EPOCH
 from purgatory_udf.backend.spark_workers import freeze_in_workers
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.common.errors import CheckFailedError, UserError
+from purgatory_udf.rules import warm_up
+from purgatory_udf.rules.engine.jit import code_cache
 from purgatory_udf.rules.engine.partition_engine import engine_settings
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
-from purgatory_udf.streaming.batch_sink import CoordinatorGauges, Sink
+from purgatory_udf.streaming.batch_sink import CoordinatorGauges, LocalChunks, Sink
 from purgatory_udf.streaming.checkpoints import Snapshots, next_watermark_ms, prepare_checkpoint
 from purgatory_udf.streaming.event_source import Survey, TraceSource, delta_stream, file_chunk_function
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.partition_rules import OperationScope, PartitionRules
 from purgatory_udf.streaming.progress_line import BatchProgress, LiveCounts, ProgressLine, show_batch
 from purgatory_udf.streaming.share_rules import ShareRules
-from purgatory_udf.streaming.single_batch_replay import LocalQuery
 from purgatory_udf.streaming.stateful_adapter import (
     CLOCK,
     INPUT_SCHEMA,
     OUTPUT_SCHEMA,
     STATE_SCHEMA,
     AnyRules,
+    OutputChunk,
     Plan,
+    call_rules,
     input_chunk_function,
     state_function,
 )
@@ -257,6 +261,77 @@ class ReplayQuery(Protocol):
 
     def to_end(self, survey: Survey) -> None:
         """Process all events of the trace, of which `survey` has the size and the time span, and write the tables."""
+
+
+_CHUNKS = pa.schema(
+    [
+        ("table", pa.string()),
+        ("group", pa.string()),
+        ("time_us", pa.int64()),
+        ("rows", pa.int64()),
+        ("payload", pa.binary()),
+    ]
+)
+
+
+class NoState:
+    """Group state for a trace of one batch: without earlier state, and never read again."""
+
+    exists = False
+    hasTimedOut = False  # noqa: N815
+
+    @property
+    def get(self) -> tuple[Any, ...]:
+        """Raise an error, because there is no state."""
+        raise AssertionError("there is no state")
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        """Ignore the state: no later call needs it."""
+
+    def remove(self) -> None:
+        """Ignore the removal."""
+
+    def setTimeoutTimestamp(self, ms: int) -> None:  # noqa: N802
+        """Ignore the timer: the call advances the clock past all deadlines."""
+
+    def getCurrentWatermarkMs(self) -> int:  # noqa: N802
+        """Return the watermark that a stream has before its first event."""
+        return 0
+
+
+@dataclass(frozen=True)
+class LocalQuery:
+    """A query over a trace of one batch, executed by this process with the adapter, rules and sink of a stream.
+
+    Each group gets all of its events in one call, so it needs no earlier state, no timers and no watermark. The writes
+    have the same transaction ids as in a stream, so an interrupted run can be resumed here, and writes only the missing
+    tables.
+    """
+
+    backend: LocalBackend
+    title: str
+    source: TraceSource
+    sink: Sink
+
+    def to_end(self, survey: Survey) -> None:
+        """Replay all events and write the tables."""
+        if code_cache.needs_warm_up():
+            log.info("compiling the engine (once for each version; up to a minute)")
+            warm_up.main()
+        log.info("%s: replaying %s events", self.title, f"{survey.events:,}")
+        rules = self.sink.rules
+        rows = self.source.read(self.backend)
+        packed = input_chunk_function(rules)(iter(rows.select(rules.input_columns(rows.column_names)).to_batches()))
+        payloads: dict[str, list[bytes]] = defaultdict(list)
+        for batch in packed:
+            for group, payload in zip(batch.column("group").to_pylist(), batch.column("payload"), strict=True):
+                payloads[group].append(payload.as_py())
+        chunks = pa.Table.from_pylist([chunk._asdict() for chunk in self._chunks(payloads)], schema=_CHUNKS)
+        self.sink.process(LocalChunks(chunks), 0)
+
+    def _chunks(self, payloads: dict[str, list[bytes]]) -> Iterator[OutputChunk]:
+        for group, values in payloads.items():
+            yield from call_rules(self.sink.rules, group, values, NoState())
 
 
 MakeQuery = Callable[[str, Sink], ReplayQuery]

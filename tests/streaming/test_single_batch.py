@@ -15,9 +15,8 @@ from purgatory_udf.launch import backend_choice
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.event_source import EventTable
-from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.replay_run import require_single_batch, run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
-from purgatory_udf.streaming.single_batch_replay import require_single_batch
 from tests.rules.reference.timeline import Timeline
 
 

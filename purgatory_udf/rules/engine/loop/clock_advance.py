@@ -133,7 +133,7 @@ def skip_idle_time(arena: Arena, p: int, now_ms: int) -> None:
     quiet_ms = min(now_ms, purgatory.next_bucket_ms - 1, pause_ms)
     if quiet_ms - purgatory.last_wake_ms < 3 * GAUGE_INTERVAL_MS:
         return
-    if purgatory.next_step_ms <= quiet_ms:  # pragma: no branch (only `scripted_purgatory` gets here otherwise)
+    if purgatory.next_step_ms <= quiet_ms:  # pragma: no branch (only `group_gauges` gets here otherwise)
         read_gauges(arena, p, purgatory.next_step_ms)
         intervals = (quiet_ms - purgatory.next_step_ms) // GAUGE_INTERVAL_MS
         purgatory.next_step_ms += intervals * GAUGE_INTERVAL_MS + GAUGE_INTERVAL_MS
