@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from operator import attrgetter
 
+from msgspec import Struct
+
 from purgatory_udf.rules.coordinator.group_requests import JoinGroup, SyncGroup
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct, omit_defaults=True, rename={"liveness_signal": "sign_of_life"}):
     """A member of a group (MemberMetadata). A restarted static member gets a new `member_id`, not a new `instance_id`.
 
     `liveness_signal` is None from the start of a session until the session can be completed. Then it is the API of the
     request that proved the member alive, or the reason of its removal.
+
+    The state of a group contains its members as JSON, by the names of these fields.
     """
 
     member_id: str
-    instance_id: str | None
-    client_id: str | None
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[str, ...]
+    instance_id: str | None = None
+    client_id: str | None = None
+    session_timeout_ms: int = 0
+    rebalance_timeout_ms: int = 0
+    protocols: tuple[str, ...] = ()
     awaiting_join: JoinGroup | None = None
     awaiting_sync: SyncGroup | None = None
-    is_new: bool = True
+    is_new: bool = False
     topics: tuple[str, ...] | None = None
     liveness_signal: str | None = None
 
     @classmethod
     def joining(cls, request: JoinGroup, member_id: str) -> Member:
         """Return a new member with the id `member_id`, which waits for the answer to its first join, `request`."""
-        member = cls(member_id, request.instance_id, request.client_id, 0, 0, ())
+        member = cls(member_id, request.instance_id, request.client_id, is_new=True)
         member.update(request)
         return member
 

@@ -13,7 +13,7 @@ from purgatory_udf.contract.overrides import RequestContext, apply_override
 DEFAULT_API_VERSION = 5
 
 
-class GroupRequest(Struct, frozen=True, kw_only=True):
+class GroupRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The fields common to all requests. `member_id` is "" if the request names none.
 
     `coordinator` is "old" or "new" (Kafka 4.0) if the trace records which of Kafka's coordinators the group has.

@@ -255,7 +255,6 @@ class GroupLoader:
             max(1, event.session_timeout_ms),
             event.rebalance_timeout_ms,
             event.protocols,
-            is_new=False,
         )
         group.restore_member(member)
         group.leader = event.leader_member_id or group.leader or event.member_id

@@ -88,7 +88,6 @@ def classic_group_of(group: ConsumerGroup, gone_id: str, joining: ConsumerMember
                 member.classic.session_timeout_ms,
                 member.rebalance_timeout_ms,
                 member.classic.protocols,
-                is_new=False,
                 topics=tuple(sorted(member.topics)),
             )
         )

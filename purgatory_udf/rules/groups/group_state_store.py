@@ -7,17 +7,16 @@ in another format is rejected.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, json, structs
+from msgspec import Struct, json
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.coordinator.consumer_group import ConsumerGroup, from_document, to_document
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
-from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup, SyncGroup
+from purgatory_udf.rules.coordinator.group_requests import SyncGroup
 from purgatory_udf.rules.groups.column_frames import Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_rows import FOREVER, split_group_key
 
@@ -119,158 +118,100 @@ class GroupSnapshot:
         return min(deadlines, default=FOREVER)
 
 
-# The fields of a member, and their keys in the serialized form.
-_MEMBER_FIELDS = tuple(field.name for field in fields(Member))
-_MEMBER_KEYS = tuple("sign_of_life" if name == "liveness_signal" else name for name in _MEMBER_FIELDS)
-_member_values = attrgetter(*_MEMBER_FIELDS)
-_WAITING_REQUESTS: dict[str, type[JoinGroup] | type[SyncGroup]] = {
-    "awaiting_join": JoinGroup,
-    "awaiting_sync": SyncGroup,
-}
+class _GroupDocument(
+    Struct, rename={"leader_is_provisional": "leader_is_stopgap", "derived_operations": "operations_begun"}
+):
+    """A classic group as JSON: its attributes, without those that follow from others."""
 
-# The most frequent values of a member, which are not serialized.
-_MEMBER_DEFAULTS: dict[str, Any] = {
-    "instance_id": None,
-    "client_id": None,
-    "awaiting_join": None,
-    "awaiting_sync": None,
-    "is_new": False,
-    "sign_of_life": None,
-    "topics": None,
-}
+    state: GroupState
+    generation: int
+    protocol: str | None
+    leader: str | None
+    leader_is_provisional: bool
+    new_member_added: bool
+    is_initial_rebalance: bool
+    derived_operations: int
+    loaded_us: int
+    pending_members: list[str]
+    pending_syncs: list[str]
+    assignments: tuple[tuple[str, str, int], ...]
+    uncommitted_sync: SyncGroup | None
+    members: list[Member]
 
-# Attributes of a group that are serialized unchanged, by their keys.
-_GROUP_FIELDS = {
-    "generation": "generation",
-    "protocol": "protocol",
-    "leader": "leader",
-    "leader_is_stopgap": "leader_is_provisional",
-    "new_member_added": "new_member_added",
-    "is_initial_rebalance": "is_initial_rebalance",
-    "operations_begun": "derived_operations",
-    "loaded_us": "loaded_us",
-}
+
+# The attributes that a document has unchanged.
+_GROUP_FIELDS = (
+    *("state", "generation", "protocol", "leader", "leader_is_provisional", "new_member_added", "is_initial_rebalance"),
+    *("derived_operations", "loaded_us", "assignments", "uncommitted_sync"),
+)
+
+
+class _SnapshotDocument(Struct, rename={"rebalances": "rounds"}):
+    """Everything in a snapshot but its sessions, as JSON."""
+
+    group: _GroupDocument | None
+    rebalances: list[RebalanceSnapshot]
+    former: list[Member] = []
+    is_new: bool | None = None
+    commit_ms: int | None = None
+    consumer: dict[str, Any] | None = None
+
+
+_encoder, _decoder = json.Encoder(), json.Decoder(_SnapshotDocument)
 
 
 def to_text(snapshot: GroupSnapshot) -> str:
     """Return everything in a snapshot but its sessions as JSON, for `from_text`."""
     if snapshot.text is None:
-        snapshot.text = json.encode(_document(snapshot)).decode()
+        document = _SnapshotDocument(
+            None if snapshot.group is None else _group_document(snapshot.group),
+            snapshot.rebalances,
+            snapshot.former,
+            snapshot.is_new,
+            snapshot.commit_ms,
+            None if snapshot.consumer is None else to_document(snapshot.consumer),
+        )
+        snapshot.text = _encoder.encode(document).decode()
     return snapshot.text
 
 
 def from_text(text: str, sessions: Frame, key: str) -> GroupSnapshot:
     """Restore the snapshot of the group `key` from the result of `to_text` and the group's sessions."""
-    document = json.decode(text)
-    consumer = document["consumer"]
-    if consumer is not None:
-        consumer = from_document(consumer, *split_group_key(key))
-    if document["group"] is None:
-        return GroupSnapshot(
-            sessions=sessions,
-            rebalances=[RebalanceSnapshot(**values) for values in document["rounds"]],
-            is_new=document["is_new"],
-            consumer=consumer,
-            text=text,
-        )
+    document = _decoder.decode(text)
     return GroupSnapshot(
-        group=_group(document["group"], key),
+        group=None if document.group is None else _group(document.group, key),
         sessions=sessions,
-        rebalances=[RebalanceSnapshot(**values) for values in document["rounds"]],
-        former=[_member(values) for values in document["former"]],
-        is_new=document["is_new"],
-        commit_ms=document["commit_ms"],
-        consumer=consumer,
+        rebalances=document.rebalances,
+        former=document.former,
+        is_new=document.is_new,
+        commit_ms=document.commit_ms,
+        consumer=None if document.consumer is None else from_document(document.consumer, *split_group_key(key)),
         text=text,
     )
 
 
-def _document(snapshot: GroupSnapshot) -> dict[str, Any]:
-    return {
-        "group": _group_document(snapshot.group) if snapshot.group is not None else None,
-        "rounds": [structs.asdict(operation) for operation in snapshot.rebalances],
-        "former": [_member_document(member) for member in snapshot.former],
-        "is_new": snapshot.is_new,
-        "commit_ms": snapshot.commit_ms,
-        "consumer": to_document(snapshot.consumer) if snapshot.consumer is not None else None,
-    }
+def _group_document(group: Group) -> _GroupDocument:
+    return _GroupDocument(
+        **{name: getattr(group, name) for name in _GROUP_FIELDS},
+        pending_members=sorted(group.pending_members),
+        pending_syncs=sorted(group.pending_syncs),
+        members=list(group.members.values()),
+    )
 
 
-def _group_document(group: Group) -> dict[str, Any]:
-    return {
-        "state": group.state.value,
-        **{key: getattr(group, name) for key, name in _GROUP_FIELDS.items()},
-        "pending_members": sorted(group.pending_members),
-        "pending_syncs": sorted(group.pending_syncs),
-        "assignments": group.assignments,
-        "uncommitted_sync": _request_document(group.uncommitted_sync) if group.uncommitted_sync is not None else None,
-        "members": [_member_document(member) for member in group.members.values()],
-    }
-
-
-def _group(document: dict[str, Any], key: str) -> Group:
+def _group(document: _GroupDocument, key: str) -> Group:
     group = Group(*split_group_key(key))
-    group.state = GroupState(document["state"])
-    for field_key, name in _GROUP_FIELDS.items():
-        setattr(group, name, document[field_key])
-    group.pending_members = set(document["pending_members"])
-    group.pending_syncs = set(document["pending_syncs"])
-    group.assignments = _triples(document["assignments"])
-    for member in map(_member, document["members"]):
+    for name in _GROUP_FIELDS:
+        setattr(group, name, getattr(document, name))
+    group.pending_members, group.pending_syncs = set(document.pending_members), set(document.pending_syncs)
+    for member in document.members:
         group.restore_member(member)
-    if document["uncommitted_sync"] is not None:
+    sync = document.uncommitted_sync
+    if sync is not None:
         # The leader usually waits with this sync, and its answer depends on their being one request.
-        sync = _request(SyncGroup, document["uncommitted_sync"])
-        assert isinstance(sync, SyncGroup)
-        waiting = (member.awaiting_sync for member in group.members.values())
+        waiting = (member.awaiting_sync for member in document.members)
         group.uncommitted_sync = next((each for each in waiting if each is not None and each.seq == sync.seq), sync)
     return group
-
-
-def _member_document(member: Member) -> dict[str, Any]:
-    values = {
-        key: value
-        for key, value in zip(_MEMBER_KEYS, _member_values(member), strict=True)
-        if value != _MEMBER_DEFAULTS.get(key)
-    }
-    for name in _WAITING_REQUESTS:
-        if name in values:
-            values[name] = _request_document(values[name])
-    return values
-
-
-def _member(document: dict[str, Any]) -> Member:
-    values = _MEMBER_DEFAULTS | document
-    values["liveness_signal"] = values.pop("sign_of_life")
-    values["protocols"] = tuple(values["protocols"])
-    values["topics"] = None if values["topics"] is None else tuple(values["topics"])
-    for name, api in _WAITING_REQUESTS.items():
-        if values[name] is not None:
-            values[name] = _request(api, values[name])
-    return Member(**values)
-
-
-def _request_document(request: GroupRequest) -> dict[str, Any]:
-    """Serialize a waiting request without its callback."""
-    values = structs.asdict(request)
-    del values["respond"]
-    return values
-
-
-def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -> GroupRequest:
-    """Restore a waiting join or sync from its fields as JSON values, which have lists where requests have tuples."""
-    document = dict(document)
-    for name in ("protocols", "topics"):
-        if document.get(name) is not None:
-            document[name] = tuple(document[name])
-    for name in ("owned", "target", "assignments"):
-        if document.get(name) is not None:
-            document[name] = tuple(map(tuple, document[name]))
-    return api(**document)
-
-
-def _triples(listed: list[list[Any]]) -> tuple[tuple[str, str, int], ...]:
-    return tuple((member_id, topic, number) for member_id, topic, number in listed)
 
 
 # The version of the serialized form.
