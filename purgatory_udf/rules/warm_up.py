@@ -21,6 +21,7 @@ from purgatory_udf.rules.engine.loop.codes import FOREVER, Code
 from purgatory_udf.rules.engine.loop.engine_call import Call
 from purgatory_udf.rules.engine.loop.engine_state import State, step
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
+from purgatory_udf.rules.groups import compiled_coordinator
 from purgatory_udf.rules.groups.group_gauges import CoordinatorPurgatory
 
 _RULES = "rules"
@@ -32,6 +33,7 @@ def main() -> None:
     with _rules_in_parallel():
         explode(event_table(_events(0)), Config(), threads=2)
         CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0, 0).advance(None, FOREVER)
+        compiled_coordinator.decide_groups(compiled_coordinator.make_arena({}), FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
     line_scanner.scan(Lines.of([b"-"]), LineLayout("-", {}, ()), 1)

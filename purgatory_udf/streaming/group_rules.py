@@ -20,6 +20,7 @@ import pyarrow as pa
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.key_shards import grouping_function
+from purgatory_udf.rules.groups.compiled_groups import ClassicGroups
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupOutput, GroupTables, group_outputs
 from purgatory_udf.rules.groups.group_rows import COLUMNS, FOREVER, ROWS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import GroupStateStore
@@ -30,6 +31,9 @@ from purgatory_udf.streaming.status_update import GroupStatusUpdate, is_rebalanc
 
 # The counter in the status file that counts the rows of a table.
 _COUNTER_OF_TABLE = {**{table: table for table in ENDS}, "group_transitions": "transitions"}
+
+# More groups at once would not be faster, but their snapshots and records take memory.
+_GROUPS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -96,32 +100,45 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         waits, update = GroupWaits(), GroupStatusUpdate()
         by_key: dict[str, StepResult] = {}
         bounds, no_rows = rows.bounds(), ROWS.empty()
-        keys = dict.fromkeys([*bounds, *state.due(horizon_ms)])
-        stable = step_stable_groups(state, rows, horizon_ms, self.plan.pauses)
-        for key, snapshot in stable.snapshots.items():
+        due = list(state.due(horizon_ms))
+        together = [step_stable_groups(state, rows, horizon_ms, self.plan.pauses)]
+        for key, snapshot in together[0].snapshots.items():
             state.put(key, snapshot)
-        waits.record_stable(stable)
-        for key in (key for key in keys if key not in stable.snapshots):
-            snapshot = state.get(key)
-            before, was_rebalancing = open_operation_ids(snapshot), is_rebalancing(snapshot)
-            snapshot, result = step(
-                key,
-                snapshot,
-                rows.rows.take(bounds[key]) if key in bounds else no_rows,
-                horizon_ms,
-                self.config.group,
-                topics=self.plan.topics,
-                pauses=self.plan.pauses,
-            )
-            state.put(key, snapshot)
-            waits.record_open(key, before, snapshot)
-            if self.plan.is_followed:
-                update.add(key, was_rebalancing, snapshot, result)
-            if result:
-                by_key[key] = result
+        others = [key for key in dict.fromkeys([*bounds, *due]) if key not in together[0].snapshots]
+        classic = None if self.plan.pauses.exist else ClassicGroups(rows, self.config.group)
+        for begin in range(0, len(others), _GROUPS_AT_ONCE):
+            snapshots = {key: state.get(key) for key in others[begin : begin + _GROUPS_AT_ONCE]}
+            was_rebalancing = {key: is_rebalancing(snapshot) for key, snapshot in snapshots.items()}
+            if classic is not None:
+                decided = classic.decide(snapshots, horizon_ms)
+                together.append(decided)
+                for key, snapshot in decided.snapshots.items():
+                    del snapshots[key]
+                    state.put(key, snapshot)
+                if self.plan.is_followed:
+                    update.add_together(was_rebalancing, decided)
+            for key, snapshot in snapshots.items():
+                before = open_operation_ids(snapshot)
+                after, result = step(
+                    key,
+                    snapshot,
+                    rows.rows.take(bounds[key]) if key in bounds else no_rows,
+                    horizon_ms,
+                    self.config.group,
+                    topics=self.plan.topics,
+                    pauses=self.plan.pauses,
+                )
+                state.put(key, after)
+                waits.record_open(key, before, after)
+                if self.plan.is_followed:
+                    update.add(key, was_rebalancing[key], after, result.transitions, result.operations)
+                if result:
+                    by_key[key] = result
         results = StepResults(by_key)
+        for decided in together:
+            waits.record_together(decided)
         waits.record_steps(results)
-        return state, self._chunks(group_outputs(results, stable), waits, update, horizon_ms)
+        return state, self._chunks(group_outputs(results, together), waits, update, horizon_ms)
 
     def _chunks(
         self, outputs: list[GroupOutput], waits: GroupWaits, update: GroupStatusUpdate, horizon_ms: int

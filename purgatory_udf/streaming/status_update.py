@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.arena import NONE, SETTLED, AnswerSource
 from purgatory_udf.rules.engine.loop.codes import KINDS, PURGATORIES, UNKNOWN, Code, Reader, Rule, key_parts
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, State
+from purgatory_udf.rules.groups.column_frames import Frame
 from purgatory_udf.rules.groups.group_rows import KIND_OF, split_group_key
 from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
-from purgatory_udf.rules.groups.group_step import StepResult
+from purgatory_udf.rules.groups.group_step import DecidedGroups
 from purgatory_udf.streaming.status_file import EXPIRATION_SECONDS
 
 # The number of oldest operations of each purgatory in an update.
@@ -272,7 +275,9 @@ class GroupStatusUpdate:
         self._expired: Counter[tuple[int, int, str]] = Counter()
         self._rebalanced: Counter[tuple[int, int, str]] = Counter()
 
-    def add(self, key: str, was_rebalancing: bool, snapshot: GroupSnapshot, result: StepResult) -> None:
+    def add(
+        self, key: str, was_rebalancing: bool, snapshot: GroupSnapshot, transitions: Sequence[Transition], ended: Frame
+    ) -> None:
         """Add one consumer group after its step.
 
         A group that is no longer in rebalance, but was before or during the call, is reported as None, which removes it
@@ -282,23 +287,34 @@ class GroupStatusUpdate:
             key: The group's key.
             was_rebalancing: Whether the group was in rebalance before the step.
             snapshot: The group after the step.
-            result: The result of the step.
+            transitions: Its transitions in the call.
+            ended: Its operations that ended in the call.
         """
         rebalancing = is_rebalancing(snapshot)
-        if rebalancing or was_rebalancing or result.transitions:
+        if rebalancing or was_rebalancing or transitions:
             self._rebalances[key] = _rebalance(key, snapshot) if rebalancing else None
         broker, name = split_group_key(key)
-        for each in result.transitions:
+        for each in transitions:
             # The first rebalance forms the group.
             if each.to_state == GroupState.PREPARING_REBALANCE.value and each.from_state != GroupState.EMPTY.value:
                 self._rebalanced[each.at_us // 1_000_000, broker, name] += 1
         # Kafka's new group coordinator has no purgatories, and so no meters.
         if not snapshot.is_new:
-            ended = result.operations
             expired = ended.take(ended.expired > 0)
             for deadline, kind in zip(expired.deadline.tolist(), expired.kind.tolist(), strict=True):
                 code = Code.HEARTBEAT if kind == _HEARTBEAT else Code.REBALANCE
                 self._expired[deadline // 1000, broker, PURGATORIES[code]] += 1
+
+    def add_together(self, was_rebalancing: Mapping[str, bool], decided: DecidedGroups) -> None:
+        """Add groups that were decided together. `was_rebalancing`: whether each was in rebalance before the call."""
+        transitions: dict[int, list[Transition]] = {}
+        for index, transition in decided.transitions:
+            transitions.setdefault(index, []).append(transition)
+        expired = decided.ended.take(decided.ended.expired > 0)
+        bounds = np.searchsorted(expired.group, np.arange(len(decided.snapshots) + 1)).tolist()
+        for index, (key, snapshot) in enumerate(decided.snapshots.items()):
+            ended = expired.take(slice(bounds[index], bounds[index + 1]))
+            self.add(key, was_rebalancing[key], snapshot, transitions.get(index, ()), ended)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the update as a JSON object, empty if nothing changed."""

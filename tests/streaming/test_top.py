@@ -115,7 +115,8 @@ def group_update() -> GroupStatusUpdate:
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     update = GroupStatusUpdate()
     for key, rows in RequestBatch.from_events(events).by_group():
-        update.add(key, False, *step(key, GroupSnapshot(), rows, 7000, config.group))
+        snapshot, result = step(key, GroupSnapshot(), rows, 7000, config.group)
+        update.add(key, False, snapshot, result.transitions, result.operations)
     return update
 
 

@@ -287,15 +287,14 @@ def _pack_texts(column: Array) -> list[bytes]:
     return [b"\1", np.diff(ends).astype(np.uint32).tobytes(), data.to_pybytes()[: int(ends[-1])]]
 
 
-def _unpack_texts(data: memoryview, at: int, rows: int) -> tuple[Array, int]:
+def _unpack_texts(data: memoryview, at: int, rows: int) -> tuple[pa.Array, int]:
     if not data[at]:
-        return np.full(rows, "", dtype=object), at + 1
+        return pa.repeat(pa.scalar("", pa.large_string()), rows), at + 1
     ends = np.zeros(rows + 1, dtype=np.int64)
     np.cumsum(np.frombuffer(data, dtype=np.uint32, count=rows, offset=at + 1), out=ends[1:])
     begin = at + 1 + 4 * rows
     end = begin + int(ends[-1])
-    texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(data[begin:end]))
-    return texts.to_numpy(zero_copy_only=False), end
+    return pa.LargeStringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(data[begin:end])), end
 
 
 def pack(frames: Mapping[str, Frame]) -> bytes:
@@ -314,16 +313,29 @@ def pack(frames: Mapping[str, Frame]) -> bytes:
 
 def unpack(value: bytes) -> dict[str, Frame]:
     """Deserialize the frames of `pack`. Raises UserError if the value has another version."""
+    return {
+        name: Frame(
+            {
+                column: values if isinstance(values, np.ndarray) else values.to_numpy(zero_copy_only=False)
+                for column, values in columns.items()
+            }
+        )
+        for name, columns in unpack_columns(value).items()
+    }
+
+
+def unpack_columns(value: bytes) -> dict[str, dict[str, Any]]:
+    """Deserialize the frames of `pack` as columns by name, with texts as Arrow arrays."""
     data = strip_header(_KIND, VERSION, value)
     (count,) = struct.unpack_from("<H", data)
-    at, frames = 2, {}
+    at, frames = 2, dict[str, dict[str, Any]]()
     for _ in range(count):
         length, _, rows = _FRAME.unpack_from(data, at)
         at += _FRAME.size + length
         name, numbers, texts = _parse_label(bytes(data[at - length : at]))
         matrix, at = _unpack_numbers(data, at, len(numbers), rows)
-        columns: dict[str, Array] = dict(zip(numbers, matrix, strict=True))
+        columns: dict[str, Any] = dict(zip(numbers, matrix, strict=True))
         for text in texts:
             columns[text], at = _unpack_texts(data, at, rows)
-        frames[name] = Frame(columns)
+        frames[name] = columns
     return frames

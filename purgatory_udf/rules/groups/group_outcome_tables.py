@@ -21,10 +21,10 @@ from purgatory_udf.contract.tables import (
     TIMESTAMP,
 )
 from purgatory_udf.rules.coordinator.coordinator_journal import MemberChange
-from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, Row, pack, unpack
+from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, Row, pack, unpack_columns
 from purgatory_udf.rules.groups.group_machine import ANSWERS
 from purgatory_udf.rules.groups.group_rows import ERRORS, FOREVER, KINDS, RULES, Api, split_group_key
-from purgatory_udf.rules.groups.group_step import StableGroups, StepResults, rows_of_groups
+from purgatory_udf.rules.groups.group_step import DecidedGroups, StepResults, rows_of_groups
 from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, end_kinds
 
 # `members` is a JSON list.
@@ -68,31 +68,31 @@ class GroupOutput(NamedTuple):
     payload: bytes
 
 
-def group_outputs(results: StepResults, stable: StableGroups | None = None) -> list[GroupOutput]:
+def group_outputs(results: StepResults, together: Iterable[DecidedGroups] = ()) -> list[GroupOutput]:
     """Serialize the results of a call, by table. Tables without rows are left out.
 
     Args:
         results: The results of groups that took a step each.
-        stable: The results of the other groups, with their rows at the end.
+        together: The results of the other groups, with their rows at the end.
     """
     keys = list(results.by_key)
-    ended, answers = results.ended, results.answers
-    if stable is not None:
-        ended, answers = (
-            Frame.concat([rows, of_stable.with_columns(group=of_stable.group + len(keys))])
-            for rows, of_stable in ((ended, stable.ended), (answers, stable.errors))
-        )
-        keys += stable.snapshots
-    names = Frame({"key": np.array(keys, dtype=object)})
-    kinds = end_kinds(ended)
     by_index = list(enumerate(results.by_key.values()))
     transitions = [(index, _transition_row(change)) for index, result in by_index for change in result.transitions]
     changes = [(index, _member_row(change)) for index, result in by_index for change in result.member_changes]
+    ended, answers = [results.ended], [results.answers]
+    for decided in together:
+        first = len(keys)
+        keys += decided.snapshots
+        ended.append(decided.ended.with_columns(group=decided.ended.group + first))
+        answers.append(decided.answers.with_columns(group=decided.answers.group + first))
+        transitions += [(first + index, _transition_row(change)) for index, change in decided.transitions]
+    names, all_ended = Frame({"key": np.array(keys, dtype=object)}), Frame.concat(ended)
+    kinds = end_kinds(all_ended)
     tables = {
-        **{table: ended.take(kinds == end) for table, end in _END_TABLES.items()},
+        **{table: all_ended.take(kinds == end) for table, end in _END_TABLES.items()},
         "group_transitions": rows_of_groups(TRANSITIONS, transitions),
         "member_transitions": rows_of_groups(MEMBER_CHANGES, changes),
-        "group_answers": answers,
+        "group_answers": Frame.concat(answers),
     }
     return [
         GroupOutput(
@@ -101,19 +101,6 @@ def group_outputs(results: StepResults, stable: StableGroups | None = None) -> l
         for table, rows in tables.items()
         if len(rows)
     ]
-
-
-def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
-    """Deserialize and append the rows of one table, with columns for `broker` and `group` (its name)."""
-    frames = []
-    for value in payloads:
-        parts = unpack(value)
-        keys = [split_group_key(key) for key in parts["names"].key]
-        brokers = np.array([broker for broker, _ in keys], dtype=np.int64)
-        groups = np.array([group for _, group in keys], dtype=object)
-        rows = parts["rows"]
-        frames.append(rows.with_columns(broker=brokers[rows.group], group=groups[rows.group]))
-    return Frame.concat(frames) if frames else _with_group_columns(_LAYOUTS[table]).empty()
 
 
 def _transition_row(change: Transition) -> Row:
@@ -125,10 +112,6 @@ def _member_row(change: MemberChange) -> Row:
     states = change.from_state or "", change.to_state
     partitions = [json.encode(sorted(each)).decode() for each in (change.assigned, change.revoking, change.held_by)]
     return change.at_us, change.epoch, int(change.is_classic), change.member_id, *states, change.reason, *partitions
-
-
-def _with_group_columns(layout: FrameLayout) -> FrameLayout:
-    return FrameLayout((*layout.numbers, "broker"), (*layout.texts, "group"))
 
 
 # The answers of the replay, without successful heartbeats and commits, and what the trace records of the same answers.
@@ -178,109 +161,137 @@ class GroupTables:
 
     def rows(self, table: str, payloads: Iterable[bytes]) -> pa.Table:
         """Return the rows of one of `SCHEMAS`, in the order of its payloads."""
-        rows = concat_payloads(table, payloads)
-        if table == "group_transitions":
-            return self._transitions(rows)
-        if table == "member_transitions":
-            return self._members(rows)
-        if table == "group_answers":
-            return self._answers(rows)
-        return self._outcomes(rows, SCHEMAS[table])
+        convert = {
+            "group_transitions": self._transitions,
+            "member_transitions": self._members,
+            "group_answers": self._answers,
+        }.get(table, self._outcomes)
+        tables = [convert(_Rows(value), SCHEMAS[table]) for value in payloads]
+        return pa.concat_tables([SCHEMAS[table].empty_table(), *tables]).combine_chunks()
 
     @property
     def _end_ms(self) -> int:
         return FOREVER if self.trace_end_us is None else self.trace_end_us // 1000
 
-    def _outcomes(self, ended: Frame, schema: pa.Schema) -> pa.Table:
-        count, group = len(ended), _texts(ended.group)
-        sessions = pc.binary_join_element_wise(group, _texts(ended.member_id), "-")
-        keys = pc.if_else(pa.array(ended.member_id != ""), sessions, group)
+    def _outcomes(self, ended: _Rows, schema: pa.Schema) -> pa.Table:
+        count, group, member_id = len(ended), ended.group(), ended.texts("member_id")
+        keys = pc.if_else(pc.equal(member_id, ""), group, pc.binary_join_element_wise(group, member_id, "-"))
+        t, end_t = ended.numbers("t"), ended.numbers("end_t")
+        nothing = pa.nulls(count, pa.int64())
         columns = {
             "run_id": pa.repeat(self.run_id, count),
-            "operation_id": pa.array(ended.op),
-            "kind": _KINDS.take(pa.array(ended.kind)),
-            "broker": pa.array(ended.broker.astype(np.int32)),
-            "request_id": _null_if_empty(ended.request_id),
-            "client_id": _null_if_empty(ended.client_id),
+            "operation_id": pa.array(ended.numbers("op")),
+            "kind": _KINDS.take(pa.array(ended.numbers("kind"))),
+            "broker": ended.broker(),
+            "request_id": _null_if_empty(ended.texts("request_id")),
+            "client_id": _null_if_empty(ended.texts("client_id")),
             "key": keys,
-            "started_at": _timestamps(ended.t),
-            **dict.fromkeys(("completed_at", "expired_at", "cancelled_at"), _timestamps(ended.end_t)),
-            "deadline": _timestamps(ended.deadline * 1000),
-            "wait_ms": pa.array(ended.end_t // 1000 - ended.t // 1000),
-            "watched": pa.array(ended.watched > 0),
-            **dict.fromkeys(("completed_by", "reason"), _RULES.take(pa.array(ended.rule))),
-            "trigger": pc.if_else(pa.array(ended.triggered > 0), keys, pa.scalar(None, pa.string())),
-            **dict.fromkeys(("bytes", "answered_bytes"), pa.nulls(count, pa.int64())),
-            "partitions": pa.array([[]] * count, schema.field("partitions").type),
+            "started_at": _timestamps(t),
+            **dict.fromkeys(("completed_at", "expired_at", "cancelled_at"), _timestamps(end_t)),
+            "deadline": _timestamps(ended.numbers("deadline") * 1000),
+            "wait_ms": pa.array(end_t // 1000 - t // 1000),
+            "watched": pa.array(ended.numbers("watched") > 0),
+            **dict.fromkeys(("completed_by", "reason"), _RULES.take(pa.array(ended.numbers("rule")))),
+            "trigger": pc.if_else(pa.array(ended.numbers("triggered") > 0), keys, pa.scalar(None, pa.string())),
+            **dict.fromkeys(("bytes", "answered_bytes"), nothing),
+            "partitions": pa.array([[]], schema.field("partitions").type).take(pa.array(np.zeros(count, np.int64))),
             "fetcher": pa.nulls(count, pa.string()),
-            "after_end": pa.array(ended.end_t // 1000 > self._end_ms),
+            "after_end": pa.array(end_t // 1000 > self._end_ms),
         }
         return pa.table([columns[name] for name in schema.names], schema=schema)
 
-    def _transitions(self, changes: Frame) -> pa.Table:
+    def _transitions(self, changes: _Rows, schema: pa.Schema) -> pa.Table:
+        members = changes.texts("members").to_pylist()
         columns = {
             "run_id": pa.repeat(self.run_id, len(changes)),
-            "broker": pa.array(changes.broker.astype(np.int32)),
-            "group": _texts(changes.group),
-            "at": _timestamps(changes.t),
-            **{name: _texts(changes.columns[name]) for name in ("from_state", "to_state", "reason")},
-            "generation": pa.array(changes.generation.astype(np.int32)),
-            "members": pa.array([json.decode(text) for text in changes.members], pa.list_(pa.string())),
+            "broker": changes.broker(),
+            "group": changes.group(),
+            "at": _timestamps(changes.numbers("t")),
+            **{name: changes.texts(name) for name in ("from_state", "to_state", "reason")},
+            "generation": pa.array(changes.numbers("generation").astype(np.int32)),
+            "members": pa.array([json.decode(text) for text in members], pa.list_(pa.string())),
         }
-        return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
+        return pa.table([columns[name] for name in schema.names], schema=schema)
 
-    def _members(self, changes: Frame) -> pa.Table:
+    def _members(self, changes: _Rows, schema: pa.Schema) -> pa.Table:
         columns = {
             "run_id": pa.repeat(self.run_id, len(changes)),
-            "broker": pa.array(changes.broker.astype(np.int32)),
-            "group": _texts(changes.group),
-            "at": _timestamps(changes.t),
-            **{name: _texts(changes.columns[name]) for name in ("member_id", "to_state", "reason")},
-            "from_state": _null_if_empty(changes.from_state),
-            "epoch": pa.array(changes.epoch.astype(np.int32)),
-            **{name: _partitions(name, changes.columns[name]) for name in ("assigned", "revoking", "held_by")},
-            "classic": pa.array(changes.classic > 0),
+            "broker": changes.broker(),
+            "group": changes.group(),
+            "at": _timestamps(changes.numbers("t")),
+            **{name: changes.texts(name) for name in ("member_id", "to_state", "reason")},
+            "from_state": _null_if_empty(changes.texts("from_state")),
+            "epoch": pa.array(changes.numbers("epoch").astype(np.int32)),
+            **{name: _partitions(name, changes.texts(name)) for name in ("assigned", "revoking", "held_by")},
+            "classic": pa.array(changes.numbers("classic") > 0),
         }
-        return pa.table([columns[name] for name in MEMBER_TRANSITIONS.names], schema=MEMBER_TRANSITIONS)
+        return pa.table([columns[name] for name in schema.names], schema=schema)
 
-    def _answers(self, answers: Frame) -> pa.Table:
+    def _answers(self, answers: _Rows, schema: pa.Schema) -> pa.Table:
+        generation, epoch = answers.numbers("generation"), answers.numbers("recorded_epoch")
+        texts = {
+            "request_id": "request_id",
+            "given_member_id": "given",
+            "leader": "leader",
+            "assigned_member_id": "assigned",
+            "leader_member_id": "named_leader",
+            "assignment": "assignment",
+            "recorded_assignment": "recorded_assignment",
+        }
         columns = {
-            "broker": pa.array(answers.broker.astype(np.int32)),
-            "group": _texts(answers.group),
-            "seq": pa.array(answers.seq),
-            "asked_at": _timestamps(answers.t),
-            "answered_at": _timestamps(answers.at),
-            "api": _APIS.take(pa.array(answers.api)),
-            "request_id": _null_if_empty(answers.request_id),
-            "member_id": _texts(answers.member_id),
-            "request_generation": pa.array(answers.request_generation),
-            "error": _ERRORS.take(pa.array(answers.error)),
-            "generation": pa.array(answers.generation, mask=answers.generation < 0),
-            "given_member_id": _null_if_empty(answers.given),
-            "leader": _null_if_empty(answers.leader),
-            "assigned_member_id": _null_if_empty(answers.assigned),
-            "leader_member_id": _null_if_empty(answers.named_leader),
-            "assigned_epoch": pa.array(answers.recorded_epoch, mask=answers.recorded_epoch < 0),
-            "assignment": _null_if_empty(answers.assignment),
-            "recorded_assignment": _null_if_empty(answers.recorded_assignment),
+            "broker": answers.broker(),
+            "group": answers.group(),
+            "seq": pa.array(answers.numbers("seq")),
+            "asked_at": _timestamps(answers.numbers("t")),
+            "answered_at": _timestamps(answers.numbers("at")),
+            "api": _APIS.take(pa.array(answers.numbers("api"))),
+            "member_id": answers.texts("member_id"),
+            "request_generation": pa.array(answers.numbers("request_generation")),
+            "error": _ERRORS.take(pa.array(answers.numbers("error"))),
+            "generation": pa.array(generation, mask=generation < 0),
+            "assigned_epoch": pa.array(epoch, mask=epoch < 0),
+            **{name: _null_if_empty(answers.texts(column)) for name, column in texts.items()},
         }
-        return pa.table([columns[name] for name in GROUP_ANSWERS.names], schema=GROUP_ANSWERS)
+        return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def _partitions(name: str, column: Array) -> pa.Array:
+class _Rows:
+    """The rows of one payload."""
+
+    def __init__(self, payload: bytes) -> None:
+        parts = unpack_columns(payload)
+        self._columns, self._keys = parts["rows"], parts["names"]["key"].to_pylist()
+        self._group = self.numbers("group")
+
+    def __len__(self) -> int:
+        return len(self._group)
+
+    def numbers(self, name: str) -> Array:
+        numbers: Array = self._columns[name]
+        return numbers
+
+    def texts(self, name: str) -> pa.Array:
+        return self._columns[name].cast(pa.string())
+
+    def broker(self) -> pa.Array:
+        brokers = [split_group_key(key)[0] for key in self._keys]
+        return pa.array(np.array(brokers, dtype=np.int32)[self._group])
+
+    def group(self) -> pa.Array:
+        """Return the name of each row's group."""
+        return pa.array([split_group_key(key)[1] for key in self._keys], pa.string()).take(pa.array(self._group))
+
+
+def _partitions(name: str, column: pa.Array) -> pa.Array:
     """Convert a text column of assignments to lists of partitions, for column `name` of `member_transitions`."""
     kind = MEMBER_TRANSITIONS.field(name).type
     names = [field.name for field in kind.value_type]
-    return pa.array([[dict(zip(names, each, strict=True)) for each in json.decode(text)] for text in column], kind)
+    texts = column.to_pylist()
+    return pa.array([[dict(zip(names, each, strict=True)) for each in json.decode(text)] for text in texts], kind)
 
 
-def _texts(column: Array) -> pa.Array:
-    return pa.array(column, pa.string())
-
-
-def _null_if_empty(column: Array) -> pa.Array:
+def _null_if_empty(texts: pa.Array) -> pa.Array:
     """Replace empty texts by null."""
-    texts = _texts(column)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 

@@ -277,7 +277,7 @@ class GroupEvents:
             api_version=DEFAULT_API_VERSION if version == _ABSENT else version,
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=rebalance_ms,
-            protocols=_decode_protocols(columns["protocols"][row]),
+            protocols=decode_protocols(columns["protocols"][row]),
         )
 
     def __getitem__(self, row: int) -> Mapping[str, Any]:
@@ -306,7 +306,7 @@ class GroupEvents:
             event["assigned_member_id"] = columns["assigned"][row] or None
             event["leader_member_id"] = columns["named_leader"][row] or None
             event["api_version"] = None if version == _ABSENT else version
-            event["protocols"] = _decode_protocols(columns["protocols"][row])
+            event["protocols"] = decode_protocols(columns["protocols"][row])
         else:
             return event
         event["rebalance_timeout_ms"] = None if rebalance_ms == _ABSENT else rebalance_ms
@@ -314,7 +314,8 @@ class GroupEvents:
 
 
 @lru_cache(maxsize=1 << 10)
-def _decode_protocols(text: str) -> tuple[str, ...]:
+def decode_protocols(text: str) -> tuple[str, ...]:
+    """Return the protocols of a row, which has them as JSON."""
     return tuple(json.decode(text or "[]"))
 
 

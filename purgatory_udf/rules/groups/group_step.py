@@ -30,6 +30,7 @@ from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answ
 from purgatory_udf.rules.groups.group_rows import (
     ERRORS,
     FOREVER,
+    KIND_OF,
     LAST_LIVENESS_API,
     Api,
     GroupEvents,
@@ -149,23 +150,27 @@ def rows_of_groups(layout: FrameLayout, rows: Sequence[tuple[int, Row]]) -> Fram
 
 
 @dataclass(frozen=True)
-class StableGroups:
-    """The groups of a call for which nothing but heartbeats and commits happened, all decided together.
+class DecidedGroups:
+    """Groups of a call that were decided together. In each frame, `group` is an index into `snapshots`.
 
     Attributes:
         snapshots: The groups after the call.
-        ended: The sessions that ended, as rows of `ENDED`. Each `group` is an index into `snapshots`.
-        started: The sessions that started and are open, as rows of `SESSIONS`.
-        errors: Requests that were answered with an error, as rows of `ANSWERS`.
+        ended: The operations that ended, as rows of `ENDED`.
+        started: The operations that started and are open: the columns of `SESSIONS`, and `kind`.
+        answers: The answers, as rows of `ANSWERS`.
+        walks: The checks that completed no operation, as rows of `WALKS`.
+        transitions: The transitions, each with the index of its group.
     """
 
     snapshots: dict[str, GroupSnapshot]
     ended: Frame
     started: Frame
-    errors: Frame
+    answers: Frame
+    walks: Frame
+    transitions: list[tuple[int, Transition]]
 
 
-def step_stable_groups(state: GroupStateStore, batch: RequestBatch, horizon_ms: int, pauses: Pauses) -> StableGroups:
+def step_stable_groups(state: GroupStateStore, batch: RequestBatch, horizon_ms: int, pauses: Pauses) -> DecidedGroups:
     """Decide the groups of a batch that stay stable and have no timer due by the horizon.
 
     The other groups are not changed. They need a `step` each.
@@ -187,11 +192,14 @@ def step_stable_groups(state: GroupStateStore, batch: RequestBatch, horizon_ms: 
     errors = rows.with_columns(answer=runs.answers).take(is_error)
     decided = np.flatnonzero(runs.lengths)
     numbers = np.cumsum(runs.lengths > 0) - 1
-    return StableGroups(
+    started = runs.started
+    return DecidedGroups(
         {batch.keys[number]: stable[number] for number in np.array(list(stable), dtype=np.int64)[decided].tolist()},
         runs.ended.with_columns(group=numbers[runs.ended.group]),
-        runs.started.with_columns(group=numbers[runs.started.group]),
+        started.with_columns(group=numbers[started.group], kind=np.full(len(started), KIND_OF["heartbeat"])),
         error_answers(errors).with_columns(group=numbers[index[errors.group]]),
+        WALKS.empty().with_columns(group=np.zeros(0, dtype=np.int64)),
+        [],
     )
 
 

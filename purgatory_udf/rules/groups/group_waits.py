@@ -17,12 +17,17 @@ from purgatory_udf.rules.engine.loop.codes import Code
 from purgatory_udf.rules.groups.column_frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_rows import KINDS, split_group_key
 from purgatory_udf.rules.groups.group_state_store import SESSIONS, GroupSnapshot, RebalanceSnapshot
-from purgatory_udf.rules.groups.group_step import StableGroups, StepResults
+from purgatory_udf.rules.groups.group_step import DecidedGroups, StepResults
 from purgatory_udf.rules.groups.operation_timeline import WatcherList
 
 _SESSIONS = int(WatcherList.SESSIONS)
 _LIST_BY_KIND = {"heartbeat": WatcherList.SESSIONS, "sync": WatcherList.SYNCS}
 _LIST_BY_KIND_CODE = np.array([_LIST_BY_KIND.get(kind, WatcherList.JOINS) for kind in KINDS], dtype=np.int64)
+# The purgatory of each `WatcherList`, and how the list's name continues after the group's prefix, before the member.
+_LISTS_OF_GROUP = ((Code.HEARTBEAT, "0/"), (Code.REBALANCE, "1/"), (Code.REBALANCE, "2/"))
+# All lists of a group in one of its purgatories.
+_ALL_LISTS = {Code.HEARTBEAT: len(_LISTS_OF_GROUP), Code.REBALANCE: len(_LISTS_OF_GROUP) + 1}
+_LIST_NAMES = (*_LISTS_OF_GROUP, *((code, "") for code in _ALL_LISTS))
 
 # `list` is an index into the lists of the call, `op` the id of the operation. An end repeats the start.
 STARTED = FrameLayout(("list", "op", "t", "seq", "sub", "deadline"))
@@ -46,12 +51,18 @@ def open_operation_ids(snapshot: GroupSnapshot) -> frozenset[int]:
 
 @dataclass
 class GroupWaits:
-    """The watcher list changes of one call. `lists` maps broker, purgatory and list name to the list's index."""
+    """The watcher list changes of one call.
 
-    lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
+    Attributes:
+        groups: The keys of the groups with changes.
+        frames: The changes by their kind. Their lists are named by three columns: `owner`, an index into `groups`;
+            `which`, an index into `_LIST_NAMES`; and `member_id`.
+    """
+
+    groups: list[str] = field(default_factory=list)
     frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
-    # The lists of each group that took a step and has purgatories: the new coordinator has none.
-    _of_group: dict[str, _GroupLists] = field(default_factory=dict)
+    # The groups that took a step and have purgatories: the new coordinator has none. Their places in `groups`.
+    _of_group: dict[str, int] = field(default_factory=dict)
     _open_before: set[int] = field(default_factory=set)
     _open_after: list[GroupSnapshot] = field(default_factory=list)
 
@@ -64,94 +75,106 @@ class GroupWaits:
             snapshot: The group after the call.
         """
         if not snapshot.is_new:
-            self._of_group[key] = _GroupLists(self.lists, key)
+            self._of_group[key] = len(self.groups)
+            self.groups.append(key)
             self._open_before |= open_before
             self._open_after.append(snapshot)
 
     def record_steps(self, results: StepResults) -> None:
         """Add the changes of the groups that took a step, after `record_open` for each of them."""
         self._record_started()
-        lists = [self._of_group.get(key) for key in results.by_key]
-        has_lists = np.array([each is not None for each in lists], dtype=bool)
+        owner = np.array([self._of_group.get(key, -1) for key in results.by_key], dtype=np.int64)
         ended, walks = results.ended, results.walks
-        ended = ended.take((ended.watched > 0) & has_lists[ended.group])
-        walks = walks.take(has_lists[walks.group])
-        for name, rows, kinds in (("ended", ended, _LIST_BY_KIND_CODE[ended.kind]), ("walked", walks, walks.list)):
-            self._add(name, rows.with_columns(list=_list_numbers(lists, rows.group, kinds, rows.member_id)))
-        for of_group, result in zip(lists, results.by_key.values(), strict=True):
-            if of_group is not None and result.stopped:
-                for code in (Code.HEARTBEAT, Code.REBALANCE):
-                    all_lists = of_group.number(code, "")
-                    self._add("stopped", STOPPED.from_rows([(all_lists, t, seq, 0) for t, seq in result.stopped]))
+        self._add_listed(
+            "ended", ended.take(ended.watched > 0), _LIST_BY_KIND_CODE[ended.kind[ended.watched > 0]], owner
+        )
+        self._add_listed("walked", walks, walks.list, owner)
+        for of_group, result in zip(owner.tolist(), results.by_key.values(), strict=True):
+            if of_group >= 0 and result.stopped:
+                for which in _ALL_LISTS.values():
+                    stops = STOPPED.from_rows([(0, t, seq, 0) for t, seq in result.stopped])
+                    self._add("stopped", stops, np.full(len(stops), of_group), np.full(len(stops), which))
 
     def _record_started(self) -> None:
-        lists, after = list(self._of_group.values()), self._open_after
+        owners, after = list(self._of_group.values()), self._open_after
         sessions = Frame.concat([SESSIONS.empty(), *(snapshot.sessions for snapshot in after)])
-        group = np.repeat(np.arange(len(after)), [len(snapshot.sessions) for snapshot in after])
-        sessions = sessions.with_columns(group=group)
-        sessions = sessions.take(np.array([op not in self._open_before for op in sessions.op.tolist()], dtype=bool))
-        kinds = np.full(len(sessions), _SESSIONS)
-        numbers = _list_numbers(lists, sessions.group, kinds, sessions.member_id)
-        self._add("started", sessions.with_columns(list=numbers))
+        owner = np.repeat(np.array(owners, dtype=np.int64), [len(snapshot.sessions) for snapshot in after])
+        is_new = np.array([op not in self._open_before for op in sessions.op.tolist()], dtype=bool)
+        started = sessions.take(is_new)
+        self._add("started", started, owner[is_new], np.full(len(started), _SESSIONS))
         rebalances = [
-            _started(of_group, operation)
-            for of_group, snapshot in zip(lists, after, strict=True)
+            (of_group, operation)
+            for of_group, snapshot in zip(owners, after, strict=True)
             for operation in snapshot.rebalances
             if operation.operation_id not in self._open_before
         ]
-        self._add("started", STARTED.from_rows(rebalances))
+        self._add(
+            "started",
+            STARTED.from_rows([_started(operation) for _, operation in rebalances]),
+            np.array([of_group for of_group, _ in rebalances], dtype=np.int64),
+            np.array([_LIST_BY_KIND.get(each.kind, WatcherList.JOINS) for _, each in rebalances], dtype=np.int64),
+        )
 
-    def record_stable(self, stable: StableGroups) -> None:
-        """Add the changes of the groups in which only sessions ended and started."""
-        lists = [_GroupLists(self.lists, key) for key in stable.snapshots]
-        has_lists = np.array([not snapshot.is_new for snapshot in stable.snapshots.values()], dtype=bool)
-        for name, sessions in (("started", stable.started), ("ended", stable.ended)):
-            sessions = sessions.take(has_lists[sessions.group])
-            kinds = np.full(len(sessions), _SESSIONS)
-            numbers = _list_numbers(lists, sessions.group, kinds, sessions.member_id)
-            self._add(name, sessions.with_columns(list=numbers))
+    def record_together(self, decided: DecidedGroups) -> None:
+        """Add the changes of groups that were decided together."""
+        first, count = len(self.groups), len(decided.snapshots)
+        self.groups += decided.snapshots
+        is_new = [bool(snapshot.is_new) for snapshot in decided.snapshots.values()]
+        owner = np.where(np.array(is_new, dtype=bool), -1, first + np.arange(count))
+        ended = decided.ended.take(decided.ended.watched > 0)
+        self._add_listed("started", decided.started, _LIST_BY_KIND_CODE[decided.started.kind], owner)
+        self._add_listed("ended", ended, _LIST_BY_KIND_CODE[ended.kind], owner)
+        self._add_listed("walked", decided.walks, decided.walks.list, owner)
+
+    def _add_listed(self, name: str, rows: Frame, which: Array, owners: Array) -> None:
+        """Add the rows of groups with purgatories: `owners` has the place of each group in `groups`, or -1."""
+        owner = owners[rows.group]
+        is_listed = owner >= 0
+        self._add(name, rows.take(is_listed), owner[is_listed], which[is_listed])
+
+    def _add(self, name: str, rows: Frame, owner: Array, which: Array) -> None:
+        if len(rows):
+            names = np.full(len(rows), "", dtype=object) if "member_id" not in rows else rows.member_id
+            changes = rows.with_columns(list=owner, owner=owner, which=which, member_id=names)
+            self.frames[name].append(changes.select((*_LAYOUTS[name].names, "owner", "which", "member_id")))
 
     def to_bytes(self) -> bytes | None:
         """Serialize the changes. Returns None if no list changed."""
         if not any(self.frames.values()):
             return None
-        joined = {name: Frame.concat([_LAYOUTS[name].empty(), *frames]) for name, frames in self.frames.items()}
-        return pack({"lists": _LISTS.from_rows(list(self.lists)), **joined})
+        joined = {name: Frame.concat(frames) for name, frames in self.frames.items() if frames}
+        lists, numbers = self._numbered_lists(list(joined.values()))
+        changes = {
+            name: frame.with_columns(list=number).select(_LAYOUTS[name].names)
+            for (name, frame), number in zip(joined.items(), numbers, strict=True)
+        }
+        return pack({"lists": lists, **{name: changes.get(name, layout.empty()) for name, layout in _LAYOUTS.items()}})
 
-    def _add(self, name: str, frame: Frame) -> None:
-        if len(frame):
-            self.frames[name].append(frame.select(_LAYOUTS[name].names))
-
-
-class _GroupLists(dict[tuple[int, str], int]):
-    """The indices of a group's lists by kind and member. Reading adds a missing list to the lists of the call."""
-
-    def __init__(self, lists: dict[tuple[int, int, str], int], key: str) -> None:
-        super().__init__()
-        self._lists = lists
-        self._broker, group = split_group_key(key)
-        self._prefix = _list_name_prefix(group)
-
-    def __missing__(self, key: tuple[int, str]) -> int:
-        kind, member_id = key
-        code = Code.HEARTBEAT if kind == WatcherList.SESSIONS else Code.REBALANCE
-        number = self[key] = self.number(code, f"{kind}/{member_id}")
-        return number
-
-    def number(self, code: Code, name: str) -> int:
-        """Return the index of the list with this name, which is relative to the group's prefix."""
-        return self._lists.setdefault((self._broker, int(code), self._prefix + name), len(self._lists))
-
-
-def _list_numbers(lists: Sequence[_GroupLists | None], groups: Array, kinds: Array, members: Array) -> Array:
-    """Return the index of each row's list, given its group's index, its `WatcherList` and its member."""
-    rows = zip(groups.tolist(), kinds.tolist(), members.tolist(), strict=True)
-    return np.array([lists[group][kind, member] for group, kind, member in rows], dtype=np.int64)
+    def _numbered_lists(self, frames: Sequence[Frame]) -> tuple[Frame, list[Array]]:
+        """Return all lists, and the index of each row's list."""
+        owner, which, member = (
+            np.concatenate([frame.columns[name] for frame in frames]) for name in ("owner", "which", "member_id")
+        )
+        members = pa.array(member, pa.string()).dictionary_encode()
+        key = (owner * len(_LIST_NAMES) + which) * len(members.dictionary) + members.indices.to_numpy()
+        numbers = pa.array(key).dictionary_encode().indices.to_numpy()
+        row = np.zeros(int(numbers.max()) + 1, dtype=np.int64)
+        row[numbers] = np.arange(len(numbers))
+        owners = [split_group_key(key) for key in self.groups]
+        prefixes = [_list_name_prefix(group) for _, group in owners]
+        of_lists = zip(owner[row].tolist(), which[row].tolist(), member[row].tolist(), strict=True)
+        lists = _LISTS.from_rows(
+            [
+                (owners[of][0], int(_LIST_NAMES[list_][0]), prefixes[of] + _LIST_NAMES[list_][1] + name)
+                for of, list_, name in of_lists
+            ]
+        )
+        bounds = np.cumsum([len(frame) for frame in frames])[:-1]
+        return lists, np.split(numbers, bounds)
 
 
-def _started(lists: _GroupLists, operation: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
-    list_ = lists[int(_LIST_BY_KIND.get(operation.kind, WatcherList.JOINS)), ""]
-    return list_, operation.operation_id, operation.started_us, operation.seq, operation.sub, operation.deadline_ms
+def _started(operation: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
+    return 0, operation.operation_id, operation.started_us, operation.seq, operation.sub, operation.deadline_ms
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_groups_decided_together_as_alone(
         assert to_text(snapshot) == to_text(expected)
         assert _parts(_of(together.ended, number), ENDED.names) == _parts(result.operations, ENDED.names)
         errors = result.answer_frame
-        assert _parts(_of(together.errors, number), ANSWERS.names) == _parts(errors, ANSWERS.names)
+        assert _parts(_of(together.answers, number), ANSWERS.names) == _parts(errors, ANSWERS.names)
 
 
 def _of(rows: Frame, group: int) -> Frame:
