@@ -1,8 +1,8 @@
 """The coordinator of classic groups as compiled code: the rules of `coordinator.group_coordinator`, on records.
 
-It decides groups of dynamic members that all name the same protocols, at the old coordinator: no static members, no
-moves between brokers, no pauses, no limit of the number of members. `compiled_groups` selects these groups, and fills
-and reads the tables; all other groups are decided by the `group_machine`.
+It decides groups of dynamic members that all name the same protocols: no static members, no moves between brokers, no
+pauses, no limit of the number of members, and at the new coordinator (Kafka 4.0) no wait for commits. `compiled_groups`
+selects these groups, and fills and reads the tables. All other groups are decided by the `group_machine`.
 
 | table | rows |
 |---|---|
@@ -27,7 +27,12 @@ from purgatory_udf.rules.engine.jit.code_cache import entry_point
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, int64
 from purgatory_udf.rules.engine.jit.records import Arena, Records, arena_dtype, record, record_copier
 from purgatory_udf.rules.groups.group_rows import ERROR_OF, FOREVER, KIND_OF, RULE_OF, Api
+from purgatory_udf.rules.purgatory.timing_wheel import WHEEL_SIZE
 
+# The timing wheel of the new coordinator.
+_WHEEL_SIZE = int64(WHEEL_SIZE)
+# More buckets than a task can pass through.
+_MOST_BUCKETS = 16
 # The index for "none", as of a member or request.
 NONE = int64(-1)
 # `request` of the first restored operation.
@@ -62,6 +67,7 @@ class Reason(Int64Enum):
     INITIAL_DELAY_OVER = 8
     DID_NOT_JOIN = 9
     ASSIGNMENT = 10
+    PENDING_LEFT = 11
 
 
 class _Kind(Int64Enum):
@@ -125,6 +131,7 @@ class _Api(Int64Enum):
 #                      that have not synced
 #   request_begin, …   the ranges of its requests, ids, restored sessions and, set by the call, operations
 #   restored_rebalance the restored join or sync, or `NONE`
+#   is_new             it belongs to the new coordinator
 #   exists             0 until a request creates the group
 #   has_protocol       whether its protocol was selected in this call (1), or it ended without one (0); else -1
 #   unsupported        the call met a case that only the `group_machine` decides
@@ -133,7 +140,7 @@ GROUP = record(
     i4="first_member last_member leader rebalance count waiting pending unsynced assigned_by "
     "request_begin request_end member_begin member_end session_begin session_end restored_rebalance "
     "operation_begin operation_end",
-    i1="state exists leader_is_provisional new_member_added is_initial_rebalance has_protocol unsupported",
+    i1="state exists is_new leader_is_provisional new_member_added is_initial_rebalance has_protocol unsupported",
 )
 # An id of a group.
 #   awaiting_join, awaiting_sync, session   a waiting request of the member, and its open session
@@ -165,6 +172,9 @@ TRANSITION = record(
     i8="t generation", i4="group named_begin members_begin members_end", i1="from_state to_state reason"
 )
 ID = record(i4="member")
+# `coordinator_timer.wheel_order` of two tasks: when they enter their buckets.
+ORDER = record(i8="entered_ms other_ms")
+NUMBER_OF_ORDERS = _MOST_BUCKETS
 
 DTYPES = {
     "groups": GROUP,
@@ -176,6 +186,7 @@ DTYPES = {
     "walks": WALK,
     "transitions": TRANSITION,
     "ids": ID,
+    "orders": ORDER,
 }
 # The tables to which the call appends rows.
 GROWING = ("operations", "answers", "walks", "transitions", "ids")
@@ -198,6 +209,7 @@ _answer_at = _accessor("answers")
 _walk_at = _accessor("walks")
 _transition_at = _accessor("transitions")
 _id_at = _accessor("ids")
+_order_at = _accessor("orders")
 _copy_operation = record_copier(OPERATION, OPERATION)
 
 
@@ -293,16 +305,23 @@ def _advance(arena: Arena, g: int, now_ms: int) -> bool:
         if not _has_room(arena, g):
             return False
         place = int64(0) if sessions_ms <= rebalance_ms else int64(1)
+        if group.is_new:
+            # Both kinds of operations have one timer.
+            place = int64(0)
         turn = place if due_ms != last_ms else turn + int64(turn % 2 != place)
         last_ms = due_ms
         if due_ms * 1000 <= arena.event_t:
             arena.t, arena.seq, arena.sub = arena.event_t, arena.event_seq, 1 + turn
         else:
             arena.t, arena.seq, arena.sub = due_ms * 1000, _BY_CLOCK, turn
-        if place == 0:
+        if group.is_new:
+            if not _run_timer(arena, g, due_ms):
+                return False
+        elif place == 0:
             _expire_sessions(arena, g, due_ms)
         else:
-            _expire_rebalance(arena, g, due_ms)
+            while group.rebalance != NONE and _operation_at(arena, group.rebalance).deadline <= due_ms:
+                _expire_rebalance(arena, g)
     return True
 
 
@@ -335,6 +354,68 @@ def _expire_sessions(arena: Arena, g: int, due_ms: int) -> None:
 
 
 @helper
+def _run_timer(arena: Arena, g: int, due_ms: int) -> bool:
+    """Run the timer of the new coordinator up to `due_ms`. Return False if a table is full."""
+    group = _group_at(arena, g)
+    while not group.unsupported:
+        if not _has_room(arena, g):
+            return False
+        following = group.rebalance
+        if following != NONE and _operation_at(arena, following).deadline > due_ms:
+            following = NONE
+        for m in range(group.member_begin, group.member_end):
+            session = _member_at(arena, m).session
+            if session == NONE or _operation_at(arena, session).deadline > due_ms:
+                continue
+            if following == NONE or _precedes(arena, session, following):
+                following = session
+        if following == NONE:
+            return True
+        if _operation_at(arena, following).kind == _Kind.HEARTBEAT:
+            _expire_session(arena, g, following, _operation_at(arena, following).deadline * 1000)
+        else:
+            _expire_rebalance(arena, g)
+    return True
+
+
+@helper
+def _precedes(arena: Arena, left: int, right: int) -> bool:
+    """Return whether a task runs before another: by deadline, bucket of the wheel, and start."""
+    deadline = _operation_at(arena, left).deadline
+    if deadline != _operation_at(arena, right).deadline:
+        return bool(deadline < _operation_at(arena, right).deadline)
+    count = _enter_buckets(arena, left, True)
+    other_count = _enter_buckets(arena, right, False)
+    for n in range(min(count, other_count)):
+        mine = _order_at(arena, count - 1 - n).entered_ms
+        others = _order_at(arena, other_count - 1 - n).other_ms
+        if mine != others:
+            return bool(mine < others)
+    return left < right
+
+
+@helper
+def _enter_buckets(arena: Arena, o: int, is_left: bool) -> int:
+    """Note when a task enters its buckets, coarsest wheel first, as `wheel_order` does. Return their number."""
+    operation = _operation_at(arena, o)
+    at_ms, entered = floor_div(operation.t, 1000), 2 * floor_div(operation.t, 1000) + 1
+    count = int64(0)
+    while True:
+        if is_left:
+            _order_at(arena, count).entered_ms = entered
+        else:
+            _order_at(arena, count).other_ms = entered
+        count += 1
+        tick_ms = int64(1)
+        while operation.deadline >= at_ms - at_ms % tick_ms + tick_ms * _WHEEL_SIZE:
+            tick_ms *= _WHEEL_SIZE
+        if tick_ms == 1:
+            return count
+        at_ms = operation.deadline - operation.deadline % tick_ms
+        entered = 2 * at_ms
+
+
+@helper
 def _expire_session(arena: Arena, g: int, o: int, now_us: int) -> None:
     """End a session at its deadline: without effect if no heartbeat is due, or else its member has failed."""
     session = _operation_at(arena, o)
@@ -357,30 +438,30 @@ def _expire_session(arena: Arena, g: int, o: int, now_us: int) -> None:
     session.is_expired = True
     failed_us = max(now_us, session.t)
     if session.is_pending:
-        _remove_pending(arena, g, m, failed_us)
+        _remove_pending(arena, g, m, failed_us, NONE)
     else:
         _remove_member(arena, g, m, Reason.SESSION_EXPIRED, failed_us, NONE)
 
 
 @helper
-def _expire_rebalance(arena: Arena, g: int, due_ms: int) -> None:
+def _expire_rebalance(arena: Arena, g: int) -> None:
+    """Expire the open join or sync."""
     group = _group_at(arena, g)
-    while group.rebalance != NONE and _operation_at(arena, group.rebalance).deadline <= due_ms:
-        o = group.rebalance
-        operation = _operation_at(arena, o)
-        group.rebalance = NONE
-        _end(arena, o, _Rule.TIMEOUT, operation.deadline * 1000, False)
-        operation.is_expired = True
-        now_us = max(operation.deadline * 1000, operation.t)
-        if operation.kind == _Kind.SYNC:
-            _remove_unsynced(arena, g, now_us)
-        elif operation.kind == _Kind.INITIAL_JOIN and group.new_member_added and operation.remaining > 0:
-            group.new_member_added = False
-            delay = min(arena.initial_delay_ms, operation.remaining)
-            remaining = max(operation.remaining - operation.delay, 0)
-            _watch_join(arena, g, _Kind.INITIAL_JOIN, now_us, NONE, delay, remaining)
-        else:
-            _complete_join(arena, g, operation.kind == _Kind.INITIAL_JOIN, False, now_us)
+    o = group.rebalance
+    operation = _operation_at(arena, o)
+    group.rebalance = NONE
+    _end(arena, o, _Rule.TIMEOUT, operation.deadline * 1000, False)
+    operation.is_expired = True
+    now_us = max(operation.deadline * 1000, operation.t)
+    if operation.kind == _Kind.SYNC:
+        _remove_unsynced(arena, g, now_us)
+    elif operation.kind == _Kind.INITIAL_JOIN and group.new_member_added and operation.remaining > 0:
+        group.new_member_added = False
+        delay = min(arena.initial_delay_ms, operation.remaining)
+        remaining = max(operation.remaining - operation.delay, 0)
+        _watch_join(arena, g, _Kind.INITIAL_JOIN, now_us, NONE, delay, remaining)
+    else:
+        _complete_join(arena, g, operation.kind == _Kind.INITIAL_JOIN, False, now_us)
 
 
 # Requests.
@@ -454,7 +535,7 @@ def _join(arena: Arena, g: int, at: int) -> None:
     else:
         _answer_with(arena, at, _Error.NONE, request.t, m, group.generation, group.leader)
     if group.state == _State.PREPARING:
-        _check_join(arena, g, request.t)
+        _check_join(arena, g, request.t, False)
 
 
 @helper
@@ -476,7 +557,8 @@ def _update_member(arena: Arena, g: int, m: int, at: int) -> None:
 @helper
 def _add_member(arena: Arena, g: int, m: int, at: int) -> None:
     group, member, request = _group_at(arena, g), _member_at(arena, m), _request_at(arena, at)
-    if group.state == _State.PREPARING and group.generation == 0:
+    is_first = group.is_initial_rebalance != 0 if group.is_new else group.generation == 0
+    if group.state == _State.PREPARING and is_first:
         group.new_member_added = True
     if group.leader == NONE:
         group.leader, group.leader_is_provisional = m, False
@@ -513,7 +595,8 @@ def _sync(arena: Arena, g: int, at: int) -> None:
     _check_sync(arena, g, request.t)
     if group.state == _State.STABLE:
         _answer(arena, at, _Error.NONE, request.t)
-        _renew(arena, g, m, at)
+        if not group.is_new:
+            _renew(arena, g, m, at)
     elif group.leader == m:
         _answer_syncs(arena, g, _Error.NONE, _Rule.ASSIGNMENT, request.t, at)
         group.assigned_by = at
@@ -528,7 +611,7 @@ def _leave(arena: Arena, g: int, at: int) -> None:
     if not group.exists or m == NONE:
         _answer(arena, at, _Error.UNKNOWN_MEMBER_ID, request.t)
     elif _member_at(arena, m).is_pending:
-        _remove_pending(arena, g, m, request.t)
+        _remove_pending(arena, g, m, request.t, at)
         _answer(arena, at, _Error.NONE, request.t)
     elif _member_at(arena, m).is_member:
         _remove_member(arena, g, m, Reason.MEMBER_LEFT, request.t, at)
@@ -616,10 +699,14 @@ def _all_joined(arena: Arena, g: int) -> bool:
 
 
 @helper
-def _check_join(arena: Arena, g: int, now_us: int) -> None:
+def _check_join(arena: Arena, g: int, now_us: int, is_removing: bool) -> None:
+    """Complete the join if all members wait for it; an initial one only at the new coordinator if a member failed."""
     group = _group_at(arena, g)
     o = group.rebalance
-    if o == NONE or _operation_at(arena, o).kind != _Kind.JOIN or not _all_joined(arena, g):
+    is_join = o != NONE and _operation_at(arena, o).kind != _Kind.SYNC
+    if is_join and _operation_at(arena, o).kind == _Kind.INITIAL_JOIN:
+        is_join = bool(group.is_new and is_removing)
+    if not is_join or not _all_joined(arena, g):
         _walk(arena, _List.JOINS, NONE)
         return
     group.rebalance = NONE
@@ -762,17 +849,22 @@ def _remove_member(arena: Arena, g: int, m: int, reason: int, now_us: int, reque
         _answer_with(arena, member.awaiting_join, _Error.UNKNOWN_MEMBER_ID, now_us, NONE, NONE, NONE)
     _unlink_member(arena, g, m)
     if group.state == _State.PREPARING:
-        _check_join(arena, g, now_us)
+        _check_join(arena, g, now_us, request == NONE)
     else:
         named = _note_id(arena, m)
         _prepare_rebalance(arena, g, reason, named, now_us, request)
 
 
 @helper
-def _remove_pending(arena: Arena, g: int, m: int, now_us: int) -> None:
+def _remove_pending(arena: Arena, g: int, m: int, now_us: int, request: int) -> None:
+    """Drop a pending id. At the new coordinator, its leave (`request`) starts a rebalance."""
+    group = _group_at(arena, g)
     _set_pending(arena, g, m, False)
-    if _group_at(arena, g).state == _State.PREPARING:
-        _check_join(arena, g, now_us)
+    if group.state == _State.PREPARING:
+        _check_join(arena, g, now_us, request == NONE)
+    elif group.is_new and request != NONE and group.count:
+        named = _note_id(arena, m)
+        _prepare_rebalance(arena, g, Reason.PENDING_LEFT, named, now_us, request)
 
 
 @helper

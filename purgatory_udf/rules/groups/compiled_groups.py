@@ -31,6 +31,7 @@ from purgatory_udf.rules.groups.compiled_coordinator import (
     GROWING,
     MEMBER,
     NONE,
+    NUMBER_OF_ORDERS,
     OPEN,
     OPERATION,
     REQUEST,
@@ -89,6 +90,7 @@ _REASONS = {
     Reason.INITIAL_DELAY_OVER: "initial delay over",
     Reason.DID_NOT_JOIN: "{} did not join",
     Reason.ASSIGNMENT: "leader's assignment",
+    Reason.PENDING_LEFT: "pending member {} left",
 }
 
 
@@ -110,11 +112,22 @@ class ClassicGroups:
         """
         protocols = {key: self._known_protocols(key, snapshot) for key, snapshot in snapshots.items()}
         chosen = {key: snapshot for key, snapshot in snapshots.items() if protocols[key] is not None}
+        for key, snapshot in chosen.items():
+            snapshot.is_new = self.is_new(key, snapshot)
         slices = [self._rows_of(key) for key in chosen]
         of_chosen = [each for each in protocols.values() if each is not None]
         records = _GroupRecords(self._config, chosen, of_chosen, self._batch.rows, slices)
         records.decide(horizon_ms)
         return records.result()
+
+    def is_new(self, key: str, snapshot: GroupSnapshot) -> bool:
+        """Return whether the group belongs to the new coordinator, as `has_new_coordinator` does."""
+        if snapshot.is_new is not None:
+            return snapshot.is_new
+        if self._config.coordinator is not None:
+            return self._config.coordinator == "new"
+        rows = self._rows_of(key)
+        return rows.start < rows.stop and bool(self._batch.rows.coordinator[rows.start] == _NEW_COORDINATOR)
 
     def _rows_of(self, key: str) -> slice:
         number = self._number.get(key)
@@ -126,8 +139,6 @@ class ClassicGroups:
         is_join = rows.api == Api.JOIN_GROUP
         unknown = (rows.static > 0) | (rows.api > Api.LEAVE_GROUP)
         unknown |= (rows.consumer != "") & ~is_join & (rows.api != Api.SYNC_GROUP)
-        if self._config.coordinator is None:
-            unknown |= rows.coordinator == _NEW_COORDINATOR
         joins = np.flatnonzero(is_join)
         texts, group = pa.array(rows.protocols[joins], pa.string()).dictionary_encode(), rows.group[joins]
         text = texts.indices.to_numpy()
@@ -146,8 +157,7 @@ class ClassicGroups:
         """Return the protocols of the group's members, or None if the compiled coordinator cannot decide the group."""
         number, group = self._number.get(key), snapshot.group
         protocols = () if number is None else self._protocols[number]
-        is_new = self._config.coordinator == "new" if snapshot.is_new is None else snapshot.is_new
-        if protocols is None or is_new or key.endswith("/"):
+        if protocols is None or key.endswith("/") or (self._config.commit_delay_ms and self.is_new(key, snapshot)):
             return None
         if snapshot.consumer is not None or snapshot.former or snapshot.commit_ms is not None:
             return None
@@ -276,6 +286,7 @@ class _GroupRecords:
             record[name] = NONE
         record["member_begin"], record["member_end"] = first, len(self._ids)
         record["unsupported"] = len(self._ids) - first > self._config.max_size
+        record["is_new"] = snapshot.is_new
         group = snapshot.group
         if group is None:
             return record[0]
@@ -370,6 +381,7 @@ class _GroupRecords:
                 "members": self._members.copy(),
                 "requests": self._requests,
                 "restored": self._restored,
+                "orders": np.zeros(NUMBER_OF_ORDERS, DTYPES["orders"]),
                 **{name: np.zeros(rows, DTYPES[name]) for name in GROWING},
             }
             arena = make_arena(
@@ -530,7 +542,7 @@ class _GroupRecords:
                 self._group_after(g, key, snapshot.group, orders[g], requests),
                 sessions.take(slice(bounds[g], bounds[g + 1])),
                 rebalances.get(g, []),
-                is_new=False,
+                is_new=snapshot.is_new,
             )
             for g, (key, snapshot) in enumerate(self._snapshots.items())
             if not self._group_columns["unsupported"][g]

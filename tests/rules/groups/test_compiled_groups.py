@@ -28,6 +28,7 @@ Event = dict[str, Any]
 _REQUESTS = ("join_group", "sync_group", "heartbeat", "offset_commit", "leave_group")
 _NO_COLUMNAR_RUN = 1 << 62
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
+NEW_COORDINATOR = Config.model_validate({"group": {"min_session_timeout_ms": 0, "coordinator": "new"}})
 
 
 class _Comparison:
@@ -148,6 +149,61 @@ def test_session_that_is_due_before_its_start_expires_at_its_start() -> None:
     assert compare(group.events, CONFIG).compared == 2
 
 
+def test_new_coordinator_rebalances_if_a_pending_member_leaves() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.sync(4100, "a")
+    group.join(4200, "b", api_version=4)
+    group.leave(4300, "b")
+    group.rejoin(4400, "a")
+    assert compare(group.events, NEW_COORDINATOR, [3]).compared == 3
+
+
+def test_failed_member_ends_initial_delay_of_new_coordinator() -> None:
+    """At the old coordinator it lasts until its end."""
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=60_000)
+    group.join(1100, "b", api_version=4, session_timeout_ms=500)
+    group.heartbeat(2000, "a", generation=0)
+    for config in (CONFIG, NEW_COORDINATOR):
+        assert compare(group.events, config).compared == 2
+
+
+def test_new_coordinator_expires_equal_deadlines_by_bucket() -> None:
+    """The session of a, which started first, waits in a coarser bucket, so that of b expires before it."""
+    group = GroupTimeline()
+    group.join(0, "a", session_timeout_ms=13_000)
+    group.join(10, "b", session_timeout_ms=10_000)
+    group.sync(3100, "a")
+    group.heartbeat(3200, "a")
+    group.heartbeat(6200, "b")
+    assert compare(group.events, NEW_COORDINATOR).compared == 2
+
+
+def test_new_coordinator_moves_a_session_to_a_finer_bucket_before_it_adds_another() -> None:
+    """Both sessions end at 26,000 and enter a bucket of 400 ms at 24,000, a from a bucket of 8 s."""
+    group = GroupTimeline()
+    group.join(1000, "a", session_timeout_ms=14_000)
+    group.join(1000, "b", session_timeout_ms=2000)
+    group.sync(4100, "b")
+    group.sync(4200, "a")
+    for ms in (*range(5000, 12_000, 1000), 12_000):
+        group.heartbeat(ms, "b")
+    group.heartbeat(12_000, "a")
+    for ms in range(13_000, 25_000, 1000):
+        group.heartbeat(ms, "b")
+    assert compare(group.events, NEW_COORDINATOR).compared == 2
+
+
+def test_sync_of_a_stable_group_renews_the_session_only_at_the_old_coordinator() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.sync(4100, "a")
+    group.sync(9000, "a")
+    for config in (CONFIG, NEW_COORDINATOR):
+        assert compare(group.events, config).compared == 2
+
+
 def test_small_tables_are_replaced_by_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("purgatory_udf.rules.groups.compiled_groups._ROWS_PER_INPUT", 0)
     group = GroupTimeline()
@@ -168,7 +224,7 @@ def test_id_that_is_assigned_twice_is_left_to_the_machine() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"group_instance_id": "i"}, {"protocols": ["range", "sticky"]}, {"protocols": []}, {"coordinator": "new"}],
+    [{"group_instance_id": "i"}, {"protocols": ["range", "sticky"]}, {"protocols": []}],
 )
 def test_other_groups_are_left_to_the_machine(fields: dict[str, Any]) -> None:
     group = GroupTimeline()
@@ -177,13 +233,16 @@ def test_other_groups_are_left_to_the_machine(fields: dict[str, Any]) -> None:
     assert compare(group.events, CONFIG).left
 
 
-@examples(60)
-@given(group_traffic(), st.lists(st.integers(1, 80), max_size=6), st.booleans())
-def test_random_traffic_has_equal_results(traffic: GroupTraffic, cuts: list[int], has_one_protocol: bool) -> None:
+@examples(100)
+@given(group_traffic(), st.lists(st.integers(1, 80), max_size=6), st.booleans(), st.sampled_from((None, "new")))
+def test_random_traffic_has_equal_results(
+    traffic: GroupTraffic, cuts: list[int], has_one_protocol: bool, coordinator: str | None
+) -> None:
     events = [
         event for event in traffic.events if event["type"] in _REQUESTS and event.get("group_instance_id") is None
     ]
     if has_one_protocol:
         events = [event | {"protocols": ["range"]} if event["type"] == "join_group" else event for event in events]
+    group = traffic.config.group.model_copy(update={"coordinator": coordinator})
     if events:
-        compare(events, traffic.config, cuts)
+        compare(events, traffic.config.model_copy(update={"group": group}), cuts)
