@@ -14,7 +14,8 @@ selects these groups, and fills and reads the tables. All other groups are decid
 | `answers`, `walks`, `transitions` | what the call decided; a walk is a check that completed no operation |
 | `ids` | the lists of members that transitions name |
 
-Members of a group form a list in the order in which they joined (`next_member`). A group has at most one open operation
+Members of a group form a list in the order in which they joined (`next_member`), and its open sessions one in the order
+in which they started (`next_session`). A group has at most one open operation
 of the Rebalance purgatory, because a sync is over when the next join starts.
 """
 
@@ -126,7 +127,7 @@ class _Api(Int64Enum):
 
 # A group.
 #   next_session_ms    no session is due before this time
-#   first_member, leader, rebalance   a member, member and operation, or `NONE`
+#   first_member, first_session, leader, rebalance   a member, session, member and operation, or `NONE`
 #   count, waiting, pending, unsynced number of members, of those with a waiting join, of pending ids, and of members
 #                      that have not synced
 #   request_begin, …   the ranges of its requests, ids, restored sessions and, set by the call, operations
@@ -137,8 +138,8 @@ class _Api(Int64Enum):
 #   unsupported        the call met a case that only the `group_machine` decides
 GROUP = record(
     i8="generation derived_operations next_session_ms",
-    i4="first_member last_member leader rebalance count waiting pending unsynced assigned_by "
-    "request_begin request_end member_begin member_end session_begin session_end restored_rebalance "
+    i4="first_member last_member first_session last_session leader rebalance count waiting pending unsynced "
+    "assigned_by request_begin request_end member_begin member_end session_begin session_end restored_rebalance "
     "operation_begin operation_end",
     i1="state exists is_new leader_is_provisional new_member_added is_initial_rebalance has_protocol unsupported",
 )
@@ -162,7 +163,7 @@ REQUEST = record(
 # request and client; of restored operations, their index in `restored`, from -2 downwards.
 OPERATION = record(
     i8="op t seq end_t end_seq deadline delay remaining",
-    i4="sub end_sub member request",
+    i4="sub end_sub member request next_session previous_session",
     i1="kind rule is_derived is_pending is_watched is_triggered is_expired",
 )
 ANSWER = record(i8="at generation", i4="request member leader", i1="error")
@@ -253,7 +254,7 @@ def _decide_group(arena: Arena, g: int, horizon_ms: int) -> bool:
 def _has_room(arena: Arena, g: int) -> bool:
     """Return whether the tables have room for what one step, or restoring the operations, can add."""
     group = _group_at(arena, g)
-    most = 4 * (group.member_end - group.member_begin) + group.session_end - group.session_begin + 16
+    most = 4 * (group.count + group.pending) + group.session_end - group.session_begin + 16
     return bool(
         arena.operations + most <= arena.operations_capacity
         and arena.answers + most <= arena.answers_capacity
@@ -267,11 +268,11 @@ def _has_room(arena: Arena, g: int) -> bool:
 def _restore_operations(arena: Arena, g: int) -> None:
     group = _group_at(arena, g)
     group.next_session_ms = _FOREVER
+    group.first_session = group.last_session = NONE
     for at in range(group.session_begin, group.session_end):
         o = _restore(arena, at)
         session = _operation_at(arena, o)
-        _member_at(arena, session.member).session = o
-        group.next_session_ms = min(group.next_session_ms, session.deadline)
+        _open_session(arena, g, session.member, o)
     group.rebalance = NONE
     if group.restored_rebalance != NONE:
         group.rebalance = _restore(arena, group.restored_rebalance)
@@ -329,10 +330,11 @@ def _advance(arena: Arena, g: int, now_ms: int) -> bool:
 def _find_next_session(arena: Arena, g: int) -> None:
     group = _group_at(arena, g)
     earliest = _FOREVER
-    for m in range(group.member_begin, group.member_end):
-        session = _member_at(arena, m).session
-        if session != NONE:
-            earliest = min(earliest, _operation_at(arena, session).deadline)
+    o = group.first_session
+    while o != NONE:
+        session = _operation_at(arena, o)
+        earliest = min(earliest, session.deadline)
+        o = session.next_session
     group.next_session_ms = earliest
 
 
@@ -342,15 +344,13 @@ def _expire_sessions(arena: Arena, g: int, due_ms: int) -> None:
     group = _group_at(arena, g)
     last, end = NONE, arena.operations
     while not group.unsupported:
-        following = end
-        for m in range(group.member_begin, group.member_end):
-            session = _member_at(arena, m).session
-            if last < session < following and _operation_at(arena, session).deadline <= due_ms:
-                following = session
-        if following == end:
+        o = group.first_session
+        while o != NONE and (o <= last or _operation_at(arena, o).deadline > due_ms):
+            o = _operation_at(arena, o).next_session
+        if o == NONE or o >= end:
             return
-        last = following
-        _expire_session(arena, g, last, due_ms * 1000)
+        last = o
+        _expire_session(arena, g, o, due_ms * 1000)
 
 
 @helper
@@ -363,12 +363,12 @@ def _run_timer(arena: Arena, g: int, due_ms: int) -> bool:
         following = group.rebalance
         if following != NONE and _operation_at(arena, following).deadline > due_ms:
             following = NONE
-        for m in range(group.member_begin, group.member_end):
-            session = _member_at(arena, m).session
-            if session == NONE or _operation_at(arena, session).deadline > due_ms:
-                continue
-            if following == NONE or _precedes(arena, session, following):
-                following = session
+        o = group.first_session
+        while o != NONE:
+            session = _operation_at(arena, o)
+            if session.deadline <= due_ms and (following == NONE or _precedes(arena, o, following)):
+                following = o
+            o = session.next_session
         if following == NONE:
             return True
         if _operation_at(arena, following).kind == _Kind.HEARTBEAT:
@@ -421,7 +421,7 @@ def _expire_session(arena: Arena, g: int, o: int, now_us: int) -> None:
     session = _operation_at(arena, o)
     m = session.member
     member = _member_at(arena, m)
-    member.session = NONE
+    _close_session(arena, g, m)
     if session.is_pending:
         if not member.is_pending:
             _end(arena, o, _Api.JOIN_GROUP if member.is_member else _Rule.REMOVED, now_us, False)
@@ -631,8 +631,10 @@ def _prepare_rebalance(arena: Arena, g: int, reason: int, named: int, now_us: in
     if group.state == _State.COMPLETING:
         _answer_syncs(arena, g, _Error.REBALANCE_IN_PROGRESS, _Rule.REBALANCE, now_us, NONE)
     from_empty = group.state == _State.EMPTY
-    for m in range(group.member_begin, group.member_end):
+    m = group.first_member
+    while m != NONE:
         _member_at(arena, m).is_unsynced = False
+        m = _member_at(arena, m).next_member
     group.unsynced = 0
     _change_state(arena, g, _State.PREPARING, reason, named, now_us)
     _check_sync(arena, g, now_us)
@@ -745,9 +747,12 @@ def _complete_join(arena: Arena, g: int, is_initial: bool, is_complete: bool, no
         reason = Reason.INITIAL_DELAY_OVER
     else:
         reason = Reason.DID_NOT_JOIN
-        for m in range(group.member_begin, group.member_end):
-            if _member_at(arena, m).is_pending:
-                _note_id(arena, m)
+        o = group.first_session
+        while o != NONE:
+            session = _operation_at(arena, o)
+            if _member_at(arena, session.member).is_pending:
+                _note_id(arena, session.member)
+            o = session.next_session
     m = group.first_member
     while m != NONE:
         following = _member_at(arena, m).next_member
@@ -831,11 +836,14 @@ def _remove_unsynced(arena: Arena, g: int, now_us: int) -> None:
     """Remove the members that have not synced, and start another rebalance."""
     group = _group_at(arena, g)
     named = arena.ids
-    for m in range(group.member_begin, group.member_end):
+    m = group.first_member
+    while m != NONE:
+        following = _member_at(arena, m).next_member
         if _member_at(arena, m).is_unsynced:
             _note_id(arena, m)
             _unlink_member(arena, g, m)
             _check_session(arena, g, m, _Rule.REMOVED, now_us)
+        m = following
     _prepare_rebalance(arena, g, Reason.DID_NOT_SYNC, named, now_us, NONE)
 
 
@@ -927,7 +935,7 @@ def _check_session(arena: Arena, g: int, m: int, rule: int, now_us: int) -> None
         return
     if _operation_at(arena, o).is_pending:
         rule = int64(_Api.JOIN_GROUP) if member.is_member else int64(_Rule.REMOVED)
-    member.session = NONE
+    _close_session(arena, g, m)
     _end(arena, o, rule, now_us, True)
 
 
@@ -955,9 +963,39 @@ def _start_session(
     if member.session != NONE:
         # An id that was assigned twice has two sessions.
         group.unsupported = True
+        return
     session.is_watched = True
-    member.session = o
+    _open_session(arena, g, m, o)
+
+
+@helper
+def _open_session(arena: Arena, g: int, m: int, o: int) -> None:
+    """Append a session to the open ones of its group."""
+    group, session = _group_at(arena, g), _operation_at(arena, o)
+    _member_at(arena, m).session = o
+    session.previous_session, session.next_session = group.last_session, NONE
+    if group.last_session == NONE:
+        group.first_session = o
+    else:
+        _operation_at(arena, group.last_session).next_session = o
+    group.last_session = o
     group.next_session_ms = min(group.next_session_ms, session.deadline)
+
+
+@helper
+def _close_session(arena: Arena, g: int, m: int) -> None:
+    """Remove the session of an id from the open ones of its group."""
+    group, member = _group_at(arena, g), _member_at(arena, m)
+    session = _operation_at(arena, member.session)
+    if session.previous_session == NONE:
+        group.first_session = session.next_session
+    else:
+        _operation_at(arena, session.previous_session).next_session = session.next_session
+    if session.next_session == NONE:
+        group.last_session = session.previous_session
+    else:
+        _operation_at(arena, session.next_session).previous_session = session.previous_session
+    member.session = NONE
 
 
 @helper

@@ -61,9 +61,6 @@ _NUMBER_OF_STATE = {state: number for number, state in enumerate(_STATES)}
 _HEARTBEAT, _INITIAL_JOIN = KIND_OF["heartbeat"], KIND_OF["initial_join"]
 _NEW_COORDINATOR = COORDINATORS.index("new")
 
-# A group with more ids is left to the machine. The compiled coordinator searches all of them for the next deadline,
-# which takes too long if clients join again and again with new ids.
-_MOST_IDS = 5000
 # First capacity of the tables with results, for each request, id and open operation.
 _ROWS_PER_INPUT = 4
 # Fields that a group and its record have in common.
@@ -288,7 +285,7 @@ class _GroupRecords:
         for name in ("first_member", "last_member", "leader", "assigned_by", "has_protocol"):
             record[name] = NONE
         record["member_begin"], record["member_end"] = first, len(self._ids)
-        record["unsupported"] = len(self._ids) - first > min(self._config.max_size, _MOST_IDS)
+        record["unsupported"] = len(self._ids) - first > self._config.max_size
         record["is_new"] = snapshot.is_new
         group = snapshot.group
         if group is None:

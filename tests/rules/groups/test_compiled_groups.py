@@ -212,16 +212,6 @@ def test_small_tables_are_replaced_by_larger_ones(monkeypatch: pytest.MonkeyPatc
     assert compare(group.events, CONFIG).compared == 2
 
 
-def test_group_with_very_many_ids_is_left_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("purgatory_udf.rules.groups.compiled_groups._MOST_IDS", 3)
-    group = GroupTimeline()
-    group.join(1000, "a", api_version=4)
-    group.rejoin(1100, "a")
-    assert compare(group.events, CONFIG).left == 0
-    group.join(1200, "b", api_version=4)
-    assert compare(group.events, CONFIG).left == 1
-
-
 def test_id_that_is_assigned_twice_is_left_to_the_machine() -> None:
     """The session of the first assignment is still open, so the id has two sessions."""
     group = GroupTimeline()
