@@ -122,10 +122,10 @@ def test_group_rebalances_again_while_syncs_wait() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
-    group.sync(4500, "b")
-    group.rejoin(4600, "a")
-    group.join(4700, "c")
-    group.rejoin(4800, "b")
+    group.sync(6500, "b")
+    group.rejoin(6600, "a")
+    group.join(6700, "c")
+    group.rejoin(6800, "b")
     assert compare(group.events, CONFIG, [3, 5]).compared == 4
 
 
@@ -185,9 +185,9 @@ def test_new_coordinator_moves_a_session_to_a_finer_bucket_before_it_adds_anothe
     group = GroupTimeline()
     group.join(1000, "a", session_timeout_ms=14_000)
     group.join(1000, "b", session_timeout_ms=2000)
-    group.sync(4100, "b")
-    group.sync(4200, "a")
-    for ms in (*range(5000, 12_000, 1000), 12_000):
+    group.sync(6100, "b")
+    group.sync(6200, "a")
+    for ms in range(7000, 13_000, 1000):
         group.heartbeat(ms, "b")
     group.heartbeat(12_000, "a")
     for ms in range(13_000, 25_000, 1000):
