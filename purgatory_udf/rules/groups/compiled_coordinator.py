@@ -15,8 +15,8 @@ selects these groups, and fills and reads the tables. All other groups are decid
 | `ids` | the lists of members that transitions name |
 
 Members of a group form a list in the order in which they joined (`next_member`), and its open sessions one in the order
-in which they started (`next_session`). A group has at most one open operation
-of the Rebalance purgatory, because a sync is over when the next join starts.
+in which they started (`next_session`). A group has at most one open operation of the Rebalance purgatory, because a
+sync is over when the next join starts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from purgatory_udf.rules.engine.jit.code_cache import entry_point
 from purgatory_udf.rules.engine.jit.compiled_functions import floor_div, helper, int64
 from purgatory_udf.rules.engine.jit.records import Arena, Records, arena_dtype, record, record_copier
 from purgatory_udf.rules.groups.group_rows import ERROR_OF, FOREVER, KIND_OF, RULE_OF, Api
+from purgatory_udf.rules.groups.operation_timeline import WatcherList
 from purgatory_udf.rules.purgatory.timing_wheel import WHEEL_SIZE
 
 # The timing wheel of the new coordinator.
 _WHEEL_SIZE = int64(WHEEL_SIZE)
-# More buckets than a task can pass through.
-_MOST_BUCKETS = 16
 # The index for "none", as of a member or request.
 NONE = int64(-1)
 # `request` of the first restored operation.
@@ -83,9 +82,9 @@ class _Kind(Int64Enum):
 class _List(Int64Enum):
     """Kinds of watcher lists, as in `WatcherList`."""
 
-    SESSIONS = 0
-    JOINS = 1
-    SYNCS = 2
+    SESSIONS = int(WatcherList.SESSIONS)
+    JOINS = int(WatcherList.JOINS)
+    SYNCS = int(WatcherList.SYNCS)
 
 
 class _Rule(Int64Enum):
@@ -175,7 +174,8 @@ TRANSITION = record(
 ID = record(i4="member")
 # `coordinator_timer.wheel_order` of two tasks: when they enter their buckets.
 ORDER = record(i8="entered_ms other_ms")
-NUMBER_OF_ORDERS = _MOST_BUCKETS
+# More buckets than a task can pass through.
+NUMBER_OF_ORDERS = 16
 
 DTYPES = {
     "groups": GROUP,
@@ -342,14 +342,13 @@ def _find_next_session(arena: Arena, g: int) -> None:
 def _expire_sessions(arena: Arena, g: int, due_ms: int) -> None:
     """End the sessions that are due, in the order in which they started, without sessions that start in this step."""
     group = _group_at(arena, g)
-    last, end = NONE, arena.operations
+    end = arena.operations
     while not group.unsupported:
         o = group.first_session
-        while o != NONE and (o <= last or _operation_at(arena, o).deadline > due_ms):
+        while o != NONE and _operation_at(arena, o).deadline > due_ms:
             o = _operation_at(arena, o).next_session
         if o == NONE or o >= end:
             return
-        last = o
         _expire_session(arena, g, o, due_ms * 1000)
 
 

@@ -19,6 +19,7 @@ from purgatory_udf.rules.groups.group_machine import ANSWERS
 from purgatory_udf.rules.groups.group_rows import FOREVER, ROWS, RequestBatch
 from purgatory_udf.rules.groups.group_state_store import SESSIONS, GroupSnapshot, GroupStateStore, to_text
 from purgatory_udf.rules.groups.group_step import DecidedGroups, StepResult, StepResults, step
+from purgatory_udf.rules.groups.group_waits import open_operation_ids
 from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS
 from tests.support.examples import examples
 from tests.support.group_strategies import GroupTraffic, group_traffic
@@ -47,6 +48,7 @@ class _Comparison:
         keys = dict.fromkeys([*rows, *self._state.due(horizon_ms)])
         decided = ClassicGroups(batch, self._config).decide({key: self._state.get(key) for key in keys}, horizon_ms)
         for key in keys:
+            before = open_operation_ids(self._expected_state.get(key))
             # The other coordinator decides heartbeats one by one, too.
             snapshot, result = step(
                 key,
@@ -59,6 +61,8 @@ class _Comparison:
             self._expected_state.put(key, snapshot)
             if key in decided.snapshots:
                 self._compare(key, decided, snapshot, result)
+                started = decided.started.take(decided.started.group == list(decided.snapshots).index(key))
+                assert sorted(started.op.tolist()) == sorted(open_operation_ids(snapshot) - before)
                 self._state.put(key, decided.snapshots[key])
             else:
                 self._state.put(key, self._expected_state.get(key))
@@ -78,9 +82,6 @@ class _Comparison:
         after = decided.snapshots[key]
         assert to_text(after) == to_text(snapshot)
         assert _rows(after.sessions, SESSIONS.names) == _rows(snapshot.sessions, SESSIONS.names)
-        started = decided.started.take(decided.started.group == index)
-        open_before = {op for op, *_ in _rows(results.ended, ("op",))}
-        assert not open_before & set(started.op.tolist())
         self.compared += 1
 
 
