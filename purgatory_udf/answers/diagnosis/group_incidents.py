@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, seconds
 from purgatory_udf.answers.diagnosis.trace_facts import Period
@@ -22,6 +25,8 @@ _SHORT_ABSENCE_US, _OFTEN_ABSENT, _OFTEN_US = 1_000_000, 3, 60_000_000
 _SLOW_JOIN_MS = 4_000
 # This many rebalances of a group within a minute are a storm.
 _STORM, _STORM_US = 5, 60_000_000
+# A rebalance within this time of the end of a session follows from it.
+_AT_ONCE_US = 1_000_000
 # Joins are as many as members and rebalances, so not all of their rows are in memory.
 _ROWS_AT_A_TIME = 10_000
 # What a late member did not do, and what to do about it.
@@ -45,16 +50,21 @@ _BROKERS_AT_FAULT = ("broker_frozen", "follower_stalled", "follower_slow", "belo
 
 def failed_members(facts: TraceFacts) -> Iterator[Finding]:
     """Yield a finding for each member with an expired session, unless its coordinator stood still at that time."""
-    rebalances: defaultdict[str, list[Row]] = defaultdict(list)
+    # The rebalances of each group, in the order of their starts.
+    starts_us: defaultdict[str, list[int]] = defaultdict(list)
+    ends_us: defaultdict[str, list[int | None]] = defaultdict(list)
     for each in _rebalances(facts):
-        rebalances[each["group"]].append(each)
+        starts_us[each["group"]].append(each["started_us"])
+        ends_us[each["group"]].append(each["ended_us"])
     for row in facts.tables.rows("diagnosis/lost_sessions"):
         silence_us = row["end_us"] - row["start_us"]
         is_blocked = facts.stood_still(row["broker"], Period(row["start_us"], row["end_us"]))
         if is_blocked or row["end_us"] >= min(facts.shutdown_us, facts.end_us):
             continue
-        after = [each for each in rebalances[row["group"]] if _begins_at(each, row["end_us"])]
-        end_us = max([row["end_us"], *(each["ended_us"] for each in after if each["ended_us"])])
+        of_group = starts_us[row["group"]]
+        first = bisect_left(of_group, row["end_us"] - _AT_ONCE_US)
+        last = bisect_right(of_group, row["end_us"] + _AT_ONCE_US)
+        end_us = max([row["end_us"], *filter(None, ends_us[row["group"]][first:last])])
         client = row["client_id"] or row["member"]
         waited = f" The group then rebalanced for {seconds(end_us - row['end_us'])}." if end_us > row["end_us"] else ""
         yield Finding(
@@ -88,14 +98,14 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
     """
     changes = facts.tables.query("diagnosis/membership").to_batches(max_chunksize=_ROWS_AT_A_TIME)
     seen: list[Finding] = []
-    short: dict[tuple[str, str], list[tuple[Row, Row]]] = {}
-    for row, back in _returns(row for batch in changes for row in batch.to_pylist()):
+    short: dict[tuple[str, str], list[tuple[Row, int]]] = {}
+    for row, back_us in _returns(changes):
         is_shutdown = row["time_us"] >= facts.shutdown_us - 5_000_000
-        if is_shutdown or facts.stood_still(row["broker"], Period(row["time_us"], back["time_us"])):
+        if is_shutdown or facts.stood_still(row["broker"], Period(row["time_us"], back_us)):
             continue
-        away_us = back["time_us"] - row["time_us"]
+        away_us = back_us - row["time_us"]
         if away_us < _SHORT_ABSENCE_US:
-            short.setdefault((row["group"], row["client_id"]), []).append((row, back))
+            short.setdefault((row["group"], row["client_id"]), []).append((row, back_us))
             continue
         last = seen[-1] if seen else None
         if last and last.group == row["group"] and last.client_id == row["client_id"] and last.end_us > row["time_us"]:
@@ -105,7 +115,7 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
             Finding(
                 kind="member_slow_to_rejoin",
                 start_us=row["time_us"],
-                end_us=back["time_us"],
+                end_us=back_us,
                 client_id=row["client_id"],
                 group=row["group"],
                 member=row["member"],
@@ -127,28 +137,28 @@ def slow_members(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Findin
     yield from _late_joins(facts, [*found, *seen])
 
 
-def _often_absent(absences: Sequence[tuple[Row, Row]]) -> Iterator[Finding]:
+def _often_absent(absences: Sequence[tuple[Row, int]]) -> Iterator[Finding]:
     """Yield a finding if a member left and rejoined its group often within a minute.
 
-    `absences` are its departures, each with its return.
+    `absences` are its departures, each with the time of its return.
     """
     pairs = zip(absences, absences[_OFTEN_ABSENT - 1 :], strict=False)
     if not any(last[0]["time_us"] - first[0]["time_us"] <= _OFTEN_US for first, last in pairs):
         return
-    left, (_, back) = absences[0][0], absences[-1]
+    left, (_, back_us) = absences[0][0], absences[-1]
     client = left["client_id"]
     yield Finding(
         kind="member_slow_to_rejoin",
         start_us=left["time_us"],
-        end_us=back["time_us"],
+        end_us=back_us,
         client_id=client,
         group=left["group"],
         member=left["member"],
         operations=2 * len(absences),
-        excess_wait_s=sum(back["time_us"] - left["time_us"] for left, back in absences) / 1_000_000,
+        excess_wait_s=sum(us - left["time_us"] for left, us in absences) / 1_000_000,
         confidence=0.85,
         summary=f"Member {client} left group {left['group']} and rejoined {len(absences)} times from "
-        f"{clock_time(left['time_us'])} for {seconds(back['time_us'] - left['time_us'])}: it does not poll within "
+        f"{clock_time(left['time_us'])} for {seconds(back_us - left['time_us'])}: it does not poll within "
         "max.poll.interval.ms, or was restarted. Each time the group rebalanced.",
         suggestions=(f"Lower max.poll.records of {client}, or raise max.poll.interval.ms above its processing time.",),
         clients=(client,),
@@ -167,32 +177,37 @@ class _Departure:
     has_others: bool
 
 
-def _returns(changes: Iterable[Row]) -> list[tuple[Row, Row]]:
-    """Return departures from groups that have other members, each with the client's next join.
+def _returns(changes: Iterable[pa.RecordBatch]) -> list[tuple[Row, int]]:
+    """Return departures from groups that have other members, each with the time of the client's next join.
 
     Args:
         changes: Joins and departures in time order. A client must join again within `_COMES_BACK_US`.
     """
     known: defaultdict[str, set[str | None]] = defaultdict(set)
-    open_departures: defaultdict[str, list[_Departure]] = defaultdict(list)
-    found = []
-    for place, row in enumerate(changes):
-        group, client = row["group"], row["client_id"]
-        departures = [each for each in open_departures[group] if row["time_us"] <= each.row["time_us"] + _COMES_BACK_US]
-        if row["type"] == "join_group":
-            found += [
-                (each.place, each.row, row)
-                for each in departures
-                if each.row["client_id"] == client and each.has_others
-            ]
-            departures = [each for each in departures if each.row["client_id"] != client]
-            for each in departures:
-                each.has_others = True
-        elif client:
-            departures.append(_Departure(place, row, bool(known[group] - {client})))
-        open_departures[group] = departures
-        known[group].add(client)
-    return [(row, back) for _, row, back in sorted(found, key=lambda each: each[0])]
+    open_departures: dict[str, list[_Departure]] = {}
+    found: list[tuple[int, Row, int]] = []
+    first = 0
+    for batch in changes:
+        columns = (batch.column(name).to_pylist() for name in ("group", "client_id", "type", "time_us"))
+        for place, (group, client, kind, time_us) in enumerate(zip(*columns, strict=True), first):
+            departures = open_departures.pop(group, [])
+            if departures:
+                departures = [each for each in departures if time_us <= each.row["time_us"] + _COMES_BACK_US]
+            if kind != "join_group":
+                if client:
+                    (row,) = batch.slice(place - first, 1).to_pylist()
+                    departures.append(_Departure(place, row, bool(known[group] - {client})))
+            elif departures:
+                of_client = [each for each in departures if each.row["client_id"] == client]
+                found += [(each.place, each.row, time_us) for each in of_client if each.has_others]
+                departures = [each for each in departures if each.row["client_id"] != client]
+                for each in departures:
+                    each.has_others = True
+            if departures:
+                open_departures[group] = departures
+            known[group].add(client)
+        first += batch.num_rows
+    return [(row, back_us) for _, row, back_us in sorted(found, key=lambda each: each[0])]
 
 
 def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
@@ -285,10 +300,6 @@ def _storm(group: str, rows: Sequence[Row]) -> Iterator[Finding]:
 
 def _rebalances(facts: TraceFacts) -> list[Row]:
     return facts.tables.rows("diagnosis/rebalances")
-
-
-def _begins_at(rebalance: Row, time_us: int) -> bool:
-    return bool(abs(rebalance["started_us"] - time_us) <= 1_000_000)
 
 
 def _is_blocked(at_fault: Sequence[Finding], period: Period) -> bool:

@@ -315,3 +315,27 @@ def test_sessions_with_one_key_have_their_own_members() -> None:
         -2: ("g", "d"),
         -3: (None, None),
     }
+
+
+def test_first_time_of_an_append_counts_those_at_higher_offsets() -> None:
+    """Appends of t-0 are not in the order of their times; those of t-1 are. The log reaches 3 with the append of 5."""
+    database = LocalBackend().database()
+    produced = [(1, 0, 40, 3), (2, 0, 30, 5), (3, 0, 50, 6), (4, 1, 10, 2), (5, 1, 20, 4)]
+    columns = ("operation_id", "partition", "time_us", "reached")
+    rows = [dict(zip(columns, row, strict=True)) for row in produced]
+    same = {"broker": 1, "topic": "t", "bytes": 9, "is_appended": True}
+    # The log end that a produce repeats.
+    change = {"seq": 6, "time_us": 20, "type": "partition", "change": "log_end", "offset": 4, "partition": 1}
+    events = [change | {"broker": 1, "topic": "t", "bytes": 9}]
+    database.add_rows("produced", pa.Table.from_pylist([row | same for row in rows]))
+    database.add_rows("events", pa.Table.from_pylist(events, schema=TABLES["events"]))
+    found = database.query(sql_file("views/appends").text).to_pylist()
+    times = {(row["partition"], row["base"], row["reached"]): (row["time_us"], row["first_us"]) for row in found}
+    assert len(found) == len(times)
+    assert times == {
+        (0, None, 3): (40, 30),
+        (0, 3, 5): (30, 30),
+        (0, 5, 6): (50, 50),
+        (1, None, 2): (10, 10),
+        (1, 2, 4): (20, 20),
+    }

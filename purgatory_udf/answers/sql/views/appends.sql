@@ -15,16 +15,28 @@ WITH recorded AS (
     FROM events e
     WHERE e.type = 'partition' AND e.change = 'log_end'
 ),
--- Both windows have the same order, so that one sort suffices.
 ordered AS (
-    SELECT r.*,
-        lag(reached) OVER (PARTITION BY broker, topic, partition ORDER BY reached, time_us, seq) AS base,
-        min(time_us) OVER (
-            PARTITION BY broker, topic, partition ORDER BY reached, time_us, seq
-            ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
-        ) AS first_us
+    SELECT r.*, lag(reached) OVER in_order AS base, lead(time_us) OVER in_order AS next_us
     FROM recorded r
+    WINDOW in_order AS (PARTITION BY broker, topic, partition ORDER BY reached, time_us, seq)
+),
+-- Partitions with an append that is earlier than one at a lower offset. Usually there are none.
+unordered AS (
+    SELECT DISTINCT broker, topic, partition FROM ordered WHERE next_us < time_us
+),
+timed AS (
+    SELECT o.broker, o.topic, o.partition, o.time_us, o.reached, o.bytes, o.base, o.time_us AS first_us
+    FROM ordered o
+    LEFT JOIN unordered u ON u.broker = o.broker AND u.topic = o.topic AND u.partition = o.partition
+    WHERE u.topic IS NULL
+    UNION ALL
+    SELECT o.broker, o.topic, o.partition, o.time_us, o.reached, o.bytes, o.base, min(o.time_us) OVER (
+            PARTITION BY o.broker, o.topic, o.partition ORDER BY o.reached, o.time_us, o.seq
+            ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+        )
+    FROM ordered o
+    JOIN unordered u ON u.broker = o.broker AND u.topic = o.topic AND u.partition = o.partition
 )
 SELECT broker, topic, partition, time_us, reached, bytes, base, first_us
-FROM ordered
+FROM timed
 WHERE base IS NULL OR base <> reached
