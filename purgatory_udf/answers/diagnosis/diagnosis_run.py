@@ -235,16 +235,18 @@ def _total_excess_s(facts: TraceFacts, found: Sequence[Finding]) -> float:
 
 
 def _save(tables: RunTables, findings: Sequence[Finding]) -> None:
-    found = [finding.as_json() for finding in findings]
-    columns = {name: [each[name] for each in found] for name in (found[0] if found else ())} | {
-        "rank": range(1, len(findings) + 1),
-        "started_at": [datetime.fromtimestamp(finding.start_us / 1_000_000, UTC) for finding in findings],
-        "ended_at": [datetime.fromtimestamp(finding.end_us / 1_000_000, UTC) for finding in findings],
-        "member_id": [finding.member for finding in findings],
-    }
+    rows = [
+        finding.as_json()
+        | {
+            "rank": rank,
+            "started_at": datetime.fromtimestamp(finding.start_us / 1_000_000, UTC),
+            "ended_at": datetime.fromtimestamp(finding.end_us / 1_000_000, UTC),
+            "member_id": finding.member,
+        }
+        for rank, finding in enumerate(findings, 1)
+    ]
     schema = pa.schema([field for field in TABLES["findings"] if field.name != "run_id"])
-    arrays = [pa.array(columns.get(field.name, ()), field.type) for field in schema]
-    tables.add_rows("found", pa.Table.from_arrays(arrays, schema=schema))
+    tables.add_rows("found", pa.Table.from_pylist(rows, schema=schema))
     tables.save("diagnosis/found", tables.layout.table("findings"), COMMENTED_TABLES["findings"], {}, single_file=True)
 
 

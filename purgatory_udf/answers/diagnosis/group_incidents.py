@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from purgatory_udf.answers.diagnosis.finding import Finding, clock_time, seconds
 from purgatory_udf.answers.diagnosis.trace_facts import Period
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from purgatory_udf.answers.diagnosis.trace_facts import Row, TraceFacts
 
 # A member that leaves and comes back within this time was too slow to poll, or was restarted.
