@@ -21,7 +21,7 @@ from purgatory_udf.backend.dataset import Dataset, LocalDataset, without_garbage
 from purgatory_udf.backend.delta_store import DeltaStore, FallbackDelta, SparkDelta
 from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles
 from purgatory_udf.backend.spark_dataset import Branch, SparkDataset, parquet_rows
-from purgatory_udf.backend.spilled_dataset import SpilledDataset
+from purgatory_udf.backend.spilled_dataset import Spill, SpilledDataset
 from purgatory_udf.backend.sql_database import DuckDatabase, SparkDatabase, SqlDatabase
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.local_files import is_local_path, local_bytes, require_local_path
@@ -129,12 +129,12 @@ class LocalBackend(Backend):
     # Small pieces keep all forked processes busy until the end of the input.
     piece_bytes = 4 << 20
 
-    def __init__(self, spill_to: str | None = None) -> None:
-        """Create a backend that keeps the rows of datasets in memory or, if given, in the folder `spill_to`."""
+    def __init__(self, spill: Spill | None = None) -> None:
+        """Create a backend that keeps the rows of datasets in memory or, if given, in the folder of `spill`."""
         # Spark's workers import this module too, and have no deltalake.
         from purgatory_udf.backend.local_delta import LocalDelta
 
-        self._spill_to = spill_to
+        self._spill = spill
 
         self.files = LocalFiles()
         self._delta = LocalDelta()
@@ -153,14 +153,14 @@ class LocalBackend(Backend):
             return lambda: without_garbage_collection(lambda: chain.from_iterable(map(work, task)))()
 
         parts = [part_of(task) for task in tasks]
-        if self._spill_to:
-            return SpilledDataset(schema, parts, self._spill_to, in_threads=in_threads)
+        if self._spill:
+            return SpilledDataset(schema, parts, self._spill, in_threads=in_threads)
         return LocalDataset(schema, parts, in_threads=in_threads)
 
     def dataset_of(self, rows: pa.Table) -> Dataset:
-        if self._spill_to is None:
+        if self._spill is None:
             return LocalDataset.of(rows)
-        return SpilledDataset(rows.schema, [rows.to_batches], self._spill_to)
+        return SpilledDataset(rows.schema, [rows.to_batches], self._spill)
 
     def broadcast(self, value: Value) -> Callable[[], Value]:
         return lambda: value

@@ -59,23 +59,43 @@ _TASKS = 8
 _SAMPLES = 200
 # Each bucket needs an open file.
 _MOST_BUCKETS = 256
-_IPC_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 _FILES = pa.schema([("path", pa.string()), ("size", pa.int64())])
 
 
+@dataclass(frozen=True)
+class Spill:
+    """A folder for files of rows, and whether these are compressed.
+
+    Compressed files take a third of the space or less. Others are read from the memory in which the operating system
+    has them, if they have just been written.
+    """
+
+    folder: str
+    is_compressed: bool = True
+
+    @property
+    def options(self) -> pa.ipc.IpcWriteOptions:
+        """The options of a file that is written."""
+        return pa.ipc.IpcWriteOptions(compression="lz4" if self.is_compressed else None)
+
+    def new_folder(self, name: str) -> Path:
+        """Create a folder in this one."""
+        return _new_folder(f"{self.folder}/{name}")
+
+
 class SpilledDataset(LocalDataset):
-    """Rows in files below `folder`, or parts that forked processes have yet to compute."""
+    """Rows in files, or parts that forked processes have yet to compute; `spill` is for the files of later steps."""
 
     def __init__(
         self,
         schema: pa.Schema,
         parts: Sequence[Part],
-        folder: str,
+        spill: Spill,
         input_bytes: int | None = None,
         in_threads: bool = False,
     ) -> None:
         super().__init__(schema, parts, input_bytes, in_threads)
-        self._folder = folder
+        self._spill = spill
 
     def map_groups(self, keys: Sequence[str], order: Sequence[str], step: Step, schema: pa.Schema) -> LocalDataset:
         return self._sorted([*keys, *order], keys).map(step, schema)
@@ -110,7 +130,7 @@ class SpilledDataset(LocalDataset):
         sizes = [each._input_bytes for each in united if isinstance(each, LocalDataset)]
         known = [size for size in sizes if size is not None]
         parts = [part for each in united for part in _widened(each, schema)]
-        return SpilledDataset(schema, parts, self._folder, sum(known) if len(known) == len(united) else None)
+        return SpilledDataset(schema, parts, self._spill, sum(known) if len(known) == len(united) else None)
 
     def computed_if_small(self) -> SpilledDataset:
         return self
@@ -120,7 +140,7 @@ class SpilledDataset(LocalDataset):
 
         def work(numbered: tuple[int, Part]) -> Iterator[pa.RecordBatch]:
             number, part = numbered
-            yield _files_of(_written(part(), schema, place, f"{number:05}"))
+            yield _files_of(_written(part(), schema, place, f"{number:05}", self._spill))
 
         # As in `LocalDataset.collect`, the last part comes first.
         made = run_parallel(work, list(enumerate(self._parts))[::-1])[::-1]
@@ -128,7 +148,9 @@ class SpilledDataset(LocalDataset):
         return self._of_files(schema, zip(*files.to_pydict().values(), strict=True))
 
     def collect(self) -> pa.Table:
-        made = run_parallel(lambda part: part(), self._parts)
+        # To read rows takes less time than to fork.
+        in_threads = all(isinstance(part, StoredRows) for part in self._parts)
+        made = run_parallel(lambda part: part(), self._parts, in_threads)
         return pa.Table.from_batches(chain.from_iterable(made), self.schema)
 
     def keep_small(self, folder: str, most: int) -> LocalDataset:
@@ -146,7 +168,7 @@ class SpilledDataset(LocalDataset):
             for batch in batches:
                 sizes[number] += batch.nbytes
                 if sizes.sum() > most:
-                    list(_written(chain([batch], batches), schema, place, f"{number:05}-rest"))
+                    list(_written(chain([batch], batches), schema, place, f"{number:05}-rest", self._spill))
                     return
                 yield batch
 
@@ -154,9 +176,9 @@ class SpilledDataset(LocalDataset):
         if sizes.sum() <= most:
             return LocalDataset.of(pa.Table.from_batches(chain.from_iterable(made), schema))
         for number, batches in enumerate(made):
-            list(_written(batches, schema, place, f"{number:05}-first"))
+            list(_written(batches, schema, place, f"{number:05}-first", self._spill))
         paths = sorted(str(path) for path in place.iterdir())
-        return SpilledDataset(schema, _stored_in(paths, schema), self._folder, int(sizes.sum()))
+        return SpilledDataset(schema, _stored_in(paths, schema), self._spill, int(sizes.sum()))
 
     def readers(self) -> list[Part]:
         return list(self._parts)
@@ -186,13 +208,13 @@ class SpilledDataset(LocalDataset):
         return self._with_parts(self.schema, parts)
 
     def _with_parts(self, schema: pa.Schema, parts: Sequence[Part]) -> SpilledDataset:
-        return SpilledDataset(schema, parts, self._folder, self._input_bytes)
+        return SpilledDataset(schema, parts, self._spill, self._input_bytes)
 
     def _of_files(self, schema: pa.Schema, files: Iterable[tuple[str, int]]) -> SpilledDataset:
         """Return the rows of files, given their paths and the sizes of their rows."""
         known = list(files)
         parts = _stored_in([path for path, _ in known], schema)
-        return SpilledDataset(schema, parts, self._folder, sum(size for _, size in known))
+        return SpilledDataset(schema, parts, self._spill, sum(size for _, size in known))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         return _rows_of(self._parts)
@@ -205,7 +227,7 @@ class SpilledDataset(LocalDataset):
         size = self._input_bytes if self._input_bytes is not None else self._measured(None)[0]
         buckets = self._distributed(partial(numbers_of_groups, keys, _bucket_count(size)), _bucket_count(size))
         parts = [self._parts_in_order(bucket, order, keys) for bucket in buckets if bucket.rows]
-        return SpilledDataset(self.schema, list(chain.from_iterable(parts)), self._folder, size)
+        return SpilledDataset(self.schema, list(chain.from_iterable(parts)), self._spill, size)
 
     def _parts_in_order(self, bucket: Bucket, order: Sequence[str], keys: Sequence[str] = ()) -> list[Part]:
         """Return the rows of a bucket in ascending order; see `_sorted`."""
@@ -231,8 +253,8 @@ class SpilledDataset(LocalDataset):
 
     def _distributed(self, number: Callable[[pa.Table], Numbers], count: int) -> list[Bucket]:
         """Write the rows to `count` buckets, in parallel; `number` returns the number of the bucket of each row."""
-        place = _new_folder(f"{self._folder}/buckets")
-        schema = self.schema
+        place = self._spill.new_folder("buckets")
+        schema, options = self.schema, self._spill.options
         result = pa.schema([("bucket", pa.int64()), *_FILES, ("rows", pa.int64())])
         borders = np.unique(np.linspace(0, len(self._parts), _TASKS + 1).astype(int)).tolist()
         tasks = list(enumerate(self._parts[begin:end] for begin, end in pairwise(borders)))
@@ -250,7 +272,7 @@ class SpilledDataset(LocalDataset):
                 for bucket in np.flatnonzero(np.diff(starts)).tolist():
                     rows = table.slice(starts[bucket], starts[bucket + 1] - starts[bucket])
                     if bucket not in writers:
-                        writers[bucket] = pa.ipc.new_stream(paths[bucket], schema, options=_IPC_OPTIONS)
+                        writers[bucket] = pa.ipc.new_stream(paths[bucket], schema, options=options)
                     writers[bucket].write_table(rows, max_chunksize=BATCH_ROWS)
                     sizes[bucket] += rows.nbytes
                     rows_in[bucket] += rows.num_rows
@@ -271,10 +293,12 @@ class SpilledDataset(LocalDataset):
 
     def _sorted_by_duckdb(self, order: Sequence[str], keys: Sequence[str]) -> SpilledDataset:
         """Do the same as `_sorted` in this process, with memory for a single file of rows."""
-        folder = _new_folder(f"{self._folder}/unsorted")
+        folder = self._spill.new_folder("unsorted")
         ranks, size = self._ranks(order)
         runs = max(1, -(-size // _FILE_BYTES))
-        ordered = _in_order_of_ranks(self._batches(), ranks, max(1, -(-len(ranks) // runs)), self.schema, folder)
+        ordered = _in_order_of_ranks(
+            self._batches(), ranks, max(1, -(-len(ranks) // runs)), self.schema, folder, self._spill
+        )
         stored = self._stored(ordered, self.schema, keys)
         shutil.rmtree(folder)
         release_free_memory()
@@ -309,7 +333,7 @@ class SpilledDataset(LocalDataset):
         return ranks, size
 
     def _stored(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str] = ()) -> SpilledDataset:
-        return self._of_files(schema, _written(batches, schema, _new_folder(f"{self._folder}/rows"), "0", keys))
+        return self._of_files(schema, _written(batches, schema, self._spill.new_folder("rows"), "0", self._spill, keys))
 
 
 class Bucket(NamedTuple):
@@ -392,7 +416,7 @@ def _widened(dataset: Dataset, schema: pa.Schema) -> list[Part]:
 
 
 def _in_order_of_ranks(
-    batches: Iterable[pa.RecordBatch], ranks: Ranks, rows: int, schema: pa.Schema, folder: Path
+    batches: Iterable[pa.RecordBatch], ranks: Ranks, rows: int, schema: pa.Schema, folder: Path, spill: Spill
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches in the order of their ranks. Each file in `folder` has `rows` consecutive ranks."""
     ranked, writers, first = schema.append(_ROW), {}, 0
@@ -404,7 +428,7 @@ def _in_order_of_ranks(
         for file in np.unique(files).tolist():
             part = batch if (files == file).all() else batch.filter(pa.array(files == file))
             if file not in writers:
-                writers[file] = pa.ipc.new_stream(str(folder / f"{file:05}.arrow"), ranked, options=_IPC_OPTIONS)
+                writers[file] = pa.ipc.new_stream(str(folder / f"{file:05}.arrow"), ranked, options=spill.options)
             writers[file].write_batch(part)
     for writer in writers.values():
         writer.close()
@@ -428,7 +452,12 @@ def _new_folder(path: str) -> Path:
 
 
 def _written(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: Path, name: str, keys: Sequence[str] = ()
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    folder: Path,
+    name: str,
+    spill: Spill,
+    keys: Sequence[str] = (),
 ) -> Iterator[tuple[str, int]]:
     """Write batches to files of about `_FILE_BYTES`, and yield the path of each file and the size of its rows.
 
@@ -439,7 +468,7 @@ def _written(
         while batch.num_rows:
             if writer is None:
                 path = str(folder / f"{name}-{files:05}.arrow")
-                writer = pa.ipc.new_stream(path, schema, options=_IPC_OPTIONS)
+                writer = pa.ipc.new_stream(path, schema, options=spill.options)
                 size, files = 0, files + 1
             end = batch.num_rows if size < _FILE_BYTES or last is None else _end_of_group(batch, keys, last)
             writer.write_batch(batch.slice(0, end))
@@ -492,7 +521,7 @@ class StoredRows:
     conditions: Sequence[tuple[str, Condition]] = ()
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        with pa.OSFile(self.path) as file:
+        with pa.memory_map(self.path) as file:
             yield from read_stream(file, self.schema.names, self.columns, self.conditions)
 
 

@@ -13,16 +13,17 @@ from deltalake import DeltaTable
 from purgatory_udf.backend import dataset, process_pool, spilled_dataset
 from purgatory_udf.backend.backend import Backend, LocalBackend
 from purgatory_udf.backend.dataset import LocalDataset, Step
-from purgatory_udf.backend.spilled_dataset import SpilledDataset, StoredRows
+from purgatory_udf.backend.spilled_dataset import Spill, SpilledDataset, StoredRows
 from tests.backend.test_dataset import OPERATIONS, OTHERS, ROWS, SUMS, _running_sum, _sorted
 
 TASKS = pa.schema([("first", pa.int64()), ("times", pa.list_(pa.int64()))])
 KEYED = pa.schema([("key", pa.string()), ("rows", pa.int64())])
 
 
-@pytest.fixture
-def spilling(tmp_path: Path) -> Backend:
-    return LocalBackend(spill_to=str(tmp_path / "spilled"))
+@pytest.fixture(params=["compressed", "as they are"])
+def spilling(tmp_path: Path, request: pytest.FixtureRequest) -> Backend:
+    """A backend whose rows are in files, which are compressed, or not."""
+    return LocalBackend(Spill(str(tmp_path / "spilled"), is_compressed=request.param == "compressed"))
 
 
 @pytest.fixture(params=["in memory", "by DuckDB"])

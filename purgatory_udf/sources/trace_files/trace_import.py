@@ -19,7 +19,7 @@ from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.backend.spark_dataset import SparkDataset
-from purgatory_udf.backend.spilled_dataset import SpilledDataset
+from purgatory_udf.backend.spilled_dataset import Spill, SpilledDataset
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import NeedsSparkError, UserError
@@ -274,7 +274,7 @@ def _staged(backend: Backend, source: Source, per_file: int, path: str) -> Itera
         # Rows of an interrupted import.
         backend.files.remove(f"{path}/{name}")
     if isinstance(backend, LocalBackend):
-        backend = LocalBackend(spill_to=path)
+        backend = LocalBackend(Spill(path))
     try:
         rows, folder = source.validate(backend, per_file), f"{path}/lines"
         if isinstance(rows, SpilledDataset):

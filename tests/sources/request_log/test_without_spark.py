@@ -131,32 +131,38 @@ def test_fidelity_equals_spark(replayed_on_spark: Replayed, tmp_path: Path, caps
 
 
 def test_spilled_import_equals_import_in_memory(piece: Piece, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are in memory, and in small files, of which an import never sorts all events in memory."""
+    """The rows are in memory, and in small files (compressed, and not), of which an import never sorts all events.
+
+    In memory, all events are sorted at once.
+    """
     monkeypatch.setattr(spilled_dataset, "_FILE_BYTES", 1 << 16)
     for module in (dataset, process_pool):
         monkeypatch.setattr(module, "cores", lambda: 1)
-    sorts = []
+    sorts: list[list[int]] = []
     sort_events = event_staging.sort_by_time
 
     def count_and_sort(events: pa.Table) -> pa.Table:
-        sorts.append(len(events))
+        sorts[-1].append(len(events))
         return sort_events(events)
 
     monkeypatch.setattr(import_tables, "sort_by_time", count_and_sort)
     tables, summaries = [], []
-    for most in (1 << 40, -1):
-        monkeypatch.setattr(log_import, "IN_MEMORY_BYTES", most)
-        out = tmp_path / str(most)
+    for name, in_memory, uncompressed in (("memory", 1 << 40, 0), ("compressed", -1, 0), ("files", -1, 1 << 40)):
+        monkeypatch.setattr(log_import, "IN_MEMORY_BYTES", in_memory)
+        monkeypatch.setattr(log_import, "_MOST_UNCOMPRESSED", uncompressed)
+        sorts.append([])
+        out = tmp_path / name
         topics, batches, isr = piece.options[1::2]
         options = RequestLogOptions([str(piece.logs[0].parent)], str(out), topics, batches, isr, events_per_file=500)
-        summaries.append(log_import.ingest_request_log(LocalBackend(), options).summary())
+        summary = log_import.ingest_request_log(LocalBackend(), options).summary()
+        summaries.append([line.replace(str(out), "") for line in summary])
         assert not (out / "_ingest").exists()
         stored = [DeltaTable(str(out / name)).to_pyarrow_table() for name in ("events", "recorded", "rejected_events")]
         tables.append([sorted(map(repr, table.to_pylist())) for table in stored])
-    assert tables[0] == tables[1] and sorts[0] == sum(sorts[1:]) and len(sorts) > 10
-    assert [line.replace(str(tmp_path / "-1"), "") for line in summaries[1]] == [
-        line.replace(str(tmp_path / str(1 << 40)), "") for line in summaries[0]
-    ]
+    assert tables[1] == tables[0] and tables[2] == tables[0]
+    assert summaries[1] == summaries[0] and summaries[2] == summaries[0]
+    together, *apart = sorts
+    assert len(together) == 1 and all(len(sizes) > 10 and sum(sizes) == together[0] for sizes in apart)
 
 
 def test_threads_read_lines_and_write_events(

@@ -22,7 +22,7 @@ import pyarrow as pa
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, Step
 from purgatory_udf.backend.process_pool import cores
-from purgatory_udf.backend.spilled_dataset import SpilledDataset
+from purgatory_udf.backend.spilled_dataset import Spill, SpilledDataset
 from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
@@ -103,6 +103,9 @@ _MOST_IN_THREADS = 128 << 20
 _LEAST_PIECE = 4 << 20
 # Bytes of requests up to which the rows of an import are in memory; later steps take up to 15 times as much.
 IN_MEMORY_BYTES = 32 << 20
+# Bytes of logs up to which the rows of an import that are in files are not compressed. They take twice as much space as
+# the logs.
+_MOST_UNCOMPRESSED = 2 << 30
 
 
 def ingest_request_log(
@@ -272,7 +275,8 @@ def _stored(
     """
     if not isinstance(backend, LocalBackend):
         return backend, _read(backend, files, options).keep(f"{folder}/read")
-    spilling = LocalBackend(spill_to=folder)
+    expected = sum(file.expected_bytes for file in files)
+    spilling = LocalBackend(Spill(folder, is_compressed=expected > _MOST_UNCOMPRESSED))
     rows = _read(spilling, files, options)
     assert isinstance(rows, SpilledDataset)
     kept = rows.keep_small(f"{folder}/read", IN_MEMORY_BYTES)
