@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.common.local_files import require_local_path
 
 if TYPE_CHECKING:
@@ -181,3 +181,29 @@ def replace_file(file: Path, text: str, for_all: bool = False) -> None:
     finally:
         with suppress(OSError):
             draft.unlink()
+
+
+@contextmanager
+def staging_folder(files: Files, path: str) -> Iterator[None]:
+    """Provide an empty folder for the rows of an import, which is removed at the end of the `with` block.
+
+    If the import fails for another reason than invalid input, or is interrupted, the folder stays: it shows the next
+    import that the tables are incomplete. Only on the local disk are its files removed, because Spark may have stopped.
+    """
+    files.make_folder(path)
+    _empty(files, path)
+    try:
+        yield
+    except (UserError, CheckFailedError):
+        files.remove(path)
+        raise
+    except BaseException:
+        if isinstance(files, LocalFiles):
+            _empty(files, path)
+        raise
+    files.remove(path)
+
+
+def _empty(files: Files, folder: str) -> None:
+    for name in files.names(folder):
+        files.remove(f"{folder}/{name}")

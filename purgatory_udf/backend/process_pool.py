@@ -28,12 +28,13 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
-from typing import IO, NoReturn, TypeVar
+from types import FrameType
+from typing import IO, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -143,11 +144,12 @@ class _Pool:
         reading, writing = os.pipe()
         output, output_end = os.fdopen(reading, "rb"), os.fdopen(writing, "wb")
         parent = os.getpid()
-        process = os.fork()
-        if not process:
-            # If it kept these open, the pipes would not end when this process closes them.
-            unused: list[IO[bytes]] = [self._feed_end, output, *(worker.output for worker in self._workers)]
-            _Child(self._queue, output_end, shared).serve(work, parts, unused, parent)
+        with _interrupts_deferred():
+            process = os.fork()
+            if not process:
+                # If it kept these open, the pipes would not end when this process closes them.
+                unused: list[IO[bytes]] = [self._feed_end, output, *(worker.output for worker in self._workers)]
+                _Child(self._queue, output_end, shared).serve(work, parts, unused, parent)
         output_end.close()
         return _Worker(process, output, shared)
 
@@ -213,6 +215,30 @@ class _Pool:
         with suppress(BrokenPipeError):
             for number in (*range(count), *[_DONE] * (1 + len(self._workers))):
                 self._feed_end.write(_NUMBER.pack(number))
+
+
+@contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Handle signals after the `with` block; a process that is forked in it ignores them.
+
+    Python calls functions of modules at a fork, and ignores their exceptions, also those of a handler that interrupts
+    them: Ctrl-C would have no effect.
+    """
+    received: list[int] = []
+    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        for handled, handler in handlers.items():
+            signal.signal(handled, handler)
+    for each in dict.fromkeys(received):
+        handlers[each](each, None)
 
 
 def _shared_file() -> IO[bytes]:

@@ -14,6 +14,9 @@ from pathlib import Path
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import SCHEME, local_path
 
+# Folder of an import for its rows, in the output folder.
+STAGING = "_ingest"
+
 
 def _require_name(out: str) -> None:
     """Raise `UserError` for a name of a folder that would mean another one, or that has a control character."""

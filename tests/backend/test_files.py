@@ -1,8 +1,9 @@
-"""Writing a Delta table in files with given boundaries and statistics."""
+"""Folders of imports, and Delta tables in files with given boundaries and statistics."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+from purgatory_udf.backend.file_system import LocalFiles, staging_folder
 from purgatory_udf.backend.local_delta import create_with_files, cut_at_intervals
+from purgatory_udf.common.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,20 @@ def test_commit_lists_files_in_order_with_statistics(tmp_path: Path) -> None:
 
 def _range(time_us: int, seq: int) -> dict[str, int | str]:
     return {"time_us": time_us, "at": f"1970-01-01T00:00:00.{time_us:06}Z", "seq": seq}
+
+
+@pytest.mark.parametrize(
+    ("error", "remains"), [(None, False), (UserError("no events"), False), (KeyboardInterrupt(), True)]
+)
+def test_staging_folder_is_emptied(error: BaseException | None, remains: bool, tmp_path: Path) -> None:
+    """After an interrupt, the empty folder shows that the import is incomplete."""
+    folder = tmp_path / "staged"
+    (folder / "of-another-import").mkdir(parents=True)
+    with suppress(UserError, KeyboardInterrupt), staging_folder(LocalFiles(), str(folder)):
+        assert not [*folder.iterdir()]
+        (folder / "rows").mkdir()
+        (folder / "rows" / "0.arrow").write_bytes(b"rows")
+        if error is not None:
+            raise error
+    assert folder.exists() is remains
+    assert not remains or not [*folder.iterdir()]

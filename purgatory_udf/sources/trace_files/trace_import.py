@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset
-from purgatory_udf.backend.file_system import require_no_file
+from purgatory_udf.backend.file_system import require_no_file, staging_folder
 from purgatory_udf.backend.spark_dataset import SparkDataset
 from purgatory_udf.backend.spilled_dataset import Spill, SpilledDataset
 from purgatory_udf.common.configuration import Config
@@ -51,7 +51,7 @@ from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions, IngestReport, Source, make_source
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import partition_by_file, write_files, write_parts
-from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.output_folder import STAGING, Layout
 from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
@@ -188,7 +188,6 @@ def _with_text(backend: Backend, compared: DataFrame, totals: Sequence[PieceTota
 
 log = logging.getLogger(__name__)
 
-STAGING = "_ingest"
 # Bytes of validated lines up to which an import without Spark has them in memory.
 IN_MEMORY_BYTES = 128 << 20
 
@@ -265,26 +264,15 @@ def _staged(backend: Backend, source: Source, per_file: int, path: str) -> Itera
     """Stage rows in files, so that each line is validated once and later passes read only the columns they need.
 
     Without Spark, few rows stay in memory. How many there are shows only when compressed files are read.
-
-    If the import fails with an error other than `UserError`, the staging folder stays. It tells the next import that
-    the tables are incomplete.
     """
-    backend.files.make_folder(path)
-    for name in backend.files.names(path):
-        # Rows of an interrupted import.
-        backend.files.remove(f"{path}/{name}")
-    if isinstance(backend, LocalBackend):
-        backend = LocalBackend(Spill(path))
-    try:
+    with staging_folder(backend.files, path):
+        if isinstance(backend, LocalBackend):
+            backend = LocalBackend(Spill(path))
         rows, folder = source.validate(backend, per_file), f"{path}/lines"
         if isinstance(rows, SpilledDataset):
             yield rows.keep_small(folder, IN_MEMORY_BYTES)
         else:
             yield rows.keep(folder)
-    except UserError:
-        backend.files.remove(path)
-        raise
-    backend.files.remove(path)
 
 
 def ingest_trace(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,11 +20,12 @@ import pyarrow as pa
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, Step
+from purgatory_udf.backend.file_system import staging_folder
 from purgatory_udf.backend.process_pool import cores
 from purgatory_udf.backend.spilled_dataset import Spill, SpilledDataset
 from purgatory_udf.common import secrets
 from purgatory_udf.common.console import counted
-from purgatory_udf.common.errors import CheckFailedError, UserError
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.sources.request_log import compiled_parser
 from purgatory_udf.sources.request_log.assumptions import Report
@@ -88,7 +88,7 @@ from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.output_folder import STAGING, Layout
 from purgatory_udf.storage.run_records import RecordedSetting, Run
 
 if TYPE_CHECKING:
@@ -96,7 +96,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STAGING = "_ingest"
 # Size of a log up to which threads read it: compiled code does most of the work, and the rows stay in memory.
 _MOST_IN_THREADS = 128 << 20
 # Least size of the pieces of a log that different threads or processes read.
@@ -135,14 +134,19 @@ def ingest_request_log(
     sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
     named = sources if options.anonymise else list(map(str, options.paths))
     run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
-    with _staging(backend, layout.table(STAGING)) as keep:
+    staging = layout.table(STAGING)
+
+    def keep(name: str, rows: Dataset) -> Dataset:
+        return rows.keep(f"{staging}/{name}")
+
+    with staging_folder(backend.files, staging):
         report_phase(f"reading {counted(len(files), 'file')}, {sum(file.size for file in files) / 1e6:,.1f} MB")
-        backend, read = _stored(backend, layout.table(STAGING), files, options)
+        backend, read = _stored(backend, staging, files, options)
         overview = overview_of(read)
         _require_requests(overview.tally.counts, files)
         rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
         is_local = backend.is_on_this_machine(layout.out)
-        event_files = EventFiles(layout.table(STAGING), options.events_per_file) if is_local else None
+        event_files = EventFiles(staging, options.events_per_file) if is_local else None
         whole = WholeLog(
             backend,
             given,
@@ -453,22 +457,3 @@ def _distinct(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the distinct values of each batch of one column."""
     for batch in batches:
         yield pa.RecordBatch.from_arrays([batch.column(0).unique()], schema=batch.schema)
-
-
-@contextmanager
-def _staging(backend: Backend, path: str) -> Iterator[Keep]:
-    """Stage rows in files, so that each phase runs once and later phases read only the columns they need.
-
-    If the import fails for another reason than invalid input, the staging folder stays. It shows the next import that
-    the tables are incomplete.
-    """
-    backend.files.make_folder(path)
-    for name in backend.files.names(path):
-        # Rows of an interrupted import.
-        backend.files.remove(f"{path}/{name}")
-    try:
-        yield lambda name, rows: rows.keep(f"{path}/{name}")
-    except (UserError, CheckFailedError):
-        backend.files.remove(path)
-        raise
-    backend.files.remove(path)

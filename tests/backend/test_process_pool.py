@@ -1,0 +1,63 @@
+"""Interrupts of processes that fork."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from purgatory_udf.backend import process_pool
+
+# Called in this process after each fork, as the functions that modules of Python register.
+_after_fork: list[Callable[[], None]] = []
+os.register_at_fork(after_in_parent=lambda: [call() for call in _after_fork])
+
+
+@pytest.fixture
+def handled_interrupts() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, also where pytest runs in a process that ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("handled_interrupts")
+def test_interrupt_at_fork_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "cores", lambda: 2)
+    monkeypatch.setattr(f"{__name__}._after_fork", [lambda: os.kill(os.getpid(), signal.SIGINT)])
+    done = []
+
+    def work(part: int) -> Iterator[pa.RecordBatch]:
+        done.append(part)
+        return iter(())
+
+    with pytest.raises(KeyboardInterrupt):
+        process_pool.run_parallel(work, [1, 2, 3])
+    assert not done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("handled_interrupts")
+def test_forked_process_ignores_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent receives the same signal, and kills it."""
+    monkeypatch.setattr(process_pool, "cores", lambda: 2)
+    parent, schema = os.getpid(), pa.schema([("part", pa.int64())])
+    # One part is for each process.
+    waiting, ready = os.pipe()
+
+    def work(part: int) -> Iterator[pa.RecordBatch]:
+        if os.getpid() == parent:
+            assert select.select([waiting], [], [], 30)[0], "the forked process has ended"
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.write(ready, b"x")
+        yield pa.record_batch([pa.array([part])], schema)
+
+    made = process_pool.run_parallel(work, [1, 2])
+    assert [batch.column("part").to_pylist() for part in made for batch in part] == [[1], [2]]
+    os.close(waiting)
+    os.close(ready)
