@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -20,9 +20,12 @@ import pyarrow.compute as pc
 from purgatory_udf.backend.backend import Backend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset, LocalDataset
 from purgatory_udf.backend.delta_store import Commit, Transaction, transaction_options, with_column_comments
+from purgatory_udf.backend.file_system import require_no_file
 from purgatory_udf.backend.spark_dataset import OrderedDataset, SparkDataset
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
-from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage import run_records
+from purgatory_udf.storage.output_folder import STAGING, Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +41,29 @@ TIME_ORDER_METADATA = {"userMetadata": TIME_ORDER}
 _ADDING = {"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "OPTIMIZE", "CREATE TABLE AS SELECT"}
 # Columns by which readers skip files; statistics of every column cost a third of an import.
 INDEXED = ("event_time", "time_us", "seq")
+
+
+def require_room(backend: Backend, layout: Layout, names: Iterable[str], overwrite: bool) -> None:
+    """Raise `UserError` if the tables of an import exist or cannot be written.
+
+    Args:
+        backend: Backend of the tables.
+        layout: The output folder.
+        names: Names of the tables, with `events`. Those of an interrupted import may be replaced.
+        overwrite: Whether existing tables are replaced.
+    """
+    files = backend.files
+    require_no_file(files, layout.out)
+    run_records.exists(backend, layout.table("runs"))
+    # This folder shows that an import was interrupted: the tables are its own.
+    if files.exists(layout.table(STAGING)):
+        return
+    for path in map(layout.table, names):
+        if files.exists(path) and not backend.delta(path).is_table(path):
+            raise UserError(f"{path}: exists, but is not a Delta table; choose another --out or move it away")
+    events = layout.table("events")
+    if not overwrite and backend.delta(events).is_table(events):
+        raise UserError(f"{events}: exists; choose another --out, or replace it with --overwrite")
 
 
 def write_in_time_order(

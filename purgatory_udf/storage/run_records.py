@@ -18,6 +18,7 @@ import pyarrow as pa
 from purgatory_udf import __version__
 from purgatory_udf.backend.backend import Session, backend_of
 from purgatory_udf.backend.delta_store import Condition, Transaction
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES
 
 if TYPE_CHECKING:
@@ -113,10 +114,28 @@ def events_of(session: Session, out: str, run: Run) -> str:
     return in_folder if moved else named
 
 
-def _latest(session: Session, path: str, job: str) -> dict[str, Any] | None:
+def exists(session: Session, path: str) -> bool:
+    """Return whether there is a table of runs at `path`.
+
+    Raises:
+        UserError: The table has other columns.
+    """
     store = backend_of(session).delta(path)
     if not store.is_table(path):
+        return False
+    present = store.columns(path)
+    missing = [name for name in COMMENTED_TABLES["runs"].names if name not in present]
+    if missing:
+        raise UserError(
+            f"{path}: not a table of runs: it has no column {missing[0]}; restore the table, or choose another --out"
+        )
+    return True
+
+
+def _latest(session: Session, path: str, job: str) -> dict[str, Any] | None:
+    if not exists(session, path):
         return None
+    store = backend_of(session).delta(path)
     rows = store.read(path, where=[Condition("job", "=", job)]).sort_by("started_at").to_pylist()
     return rows[-1] if rows else None
 

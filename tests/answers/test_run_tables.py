@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
 from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.common.errors import UserError
 
 
 def _groups(tables: RunTables) -> list[str]:
@@ -38,3 +43,9 @@ def test_released_view_is_computed_again(story_folder: Path) -> None:
     tables.add("in_sync_members")
     assert tables.database.query("SELECT count(*) FROM in_sync_members").to_pylist() == members
     assert (tables.rows("diagnosis/rebalances"), _groups(tables)) == (before, ["g"])
+
+
+def test_other_table_named_runs_is_refused(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "runs"), pa.table({"run_id": ["monday"], "job": ["replay"], "state": ["finished"]}))
+    with pytest.raises(UserError, match="/runs: not a table of runs: it has no column status; restore the table"):
+        RunTables(LocalBackend(), str(tmp_path))

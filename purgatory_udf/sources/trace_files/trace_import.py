@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, backend_of
 from purgatory_udf.backend.dataset import Dataset
-from purgatory_udf.backend.file_system import require_no_file, staging_folder
+from purgatory_udf.backend.file_system import staging_folder
 from purgatory_udf.backend.spark_dataset import SparkDataset
 from purgatory_udf.backend.spilled_dataset import Spill, SpilledDataset
 from purgatory_udf.common.configuration import Config
@@ -50,7 +50,7 @@ from purgatory_udf.sources.trace_files.rejected_lines import (
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions, IngestReport, Source, make_source
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.event_staging import partition_by_file, write_files, write_parts
+from purgatory_udf.storage.event_staging import partition_by_file, require_room, write_files, write_parts
 from purgatory_udf.storage.output_folder import STAGING, Layout
 from purgatory_udf.storage.run_records import Run
 
@@ -213,7 +213,7 @@ def ingest(
         UserError: The input has no lines, or a file or table cannot be used.
     """
     backend, layout = backend_of(session), Layout(options.out)
-    _require_room(backend, layout, options.overwrite)
+    require_room(backend, layout, ("events", "rejected_events"), options.overwrite)
     source = make_source(backend, options, files)
     run = Run(options.run(source.files), "ingest", {"paths": list(map(str, options.paths))}, options.settings())
     size = sum(file.size for file in source.files)
@@ -242,21 +242,6 @@ def ingest(
         decision.write(report.events)
         run_records.save(backend, layout.table("runs"), run.finished(report.counts()))
     return report
-
-
-def _require_room(backend: Backend, layout: Layout, overwrite: bool) -> None:
-    files = backend.files
-    require_no_file(files, layout.out)
-    # Staged rows show that an import was interrupted: an incomplete table is its own.
-    interrupted = files.exists(layout.table(STAGING))
-    for name in ("events", "rejected_events"):
-        path = layout.table(name)
-        if not interrupted and files.exists(path) and not backend.delta(path).is_table(path):
-            raise UserError(f"{path}: exists, but is not a Delta table; choose another --out or move it away")
-    # Rows stay staged until the run is recorded: the same command repeats an interrupted import.
-    events = layout.table("events")
-    if not overwrite and not interrupted and backend.delta(events).is_table(events):
-        raise UserError(f"{events}: exists; choose another --out, or replace it with --overwrite")
 
 
 @contextmanager

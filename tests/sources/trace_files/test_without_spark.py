@@ -8,9 +8,10 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import zstandard
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from jobs import ingest
 from purgatory_udf.backend import spilled_dataset
@@ -126,6 +127,15 @@ def test_spilled_import_equals_import_in_memory(tmp_path: Path, monkeypatch: pyt
         tables.append([_comparable_rows(out, name) for name in ("events", "rejected_events")])
     assert tables[0] == tables[1]
     assert [len(table) for table in tables[0]] == [len(lines), 1]
+
+
+def test_import_beside_other_table_named_runs_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_deltalake(str(tmp_path / "runs"), pa.table({"run_id": ["monday"]}))
+    assert ingest.main.status([str(SAMPLE), "--out", str(tmp_path), "--overwrite"], open_local) == 2
+    assert f"{tmp_path}/runs: not a table of runs: it has no column job" in capsys.readouterr().err
+    assert not (tmp_path / "events").exists()
 
 
 @pytest.mark.parametrize(("in_memory", "repeated"), [(1 << 40, False), (-1, False), (1 << 40, True), (-1, True)])

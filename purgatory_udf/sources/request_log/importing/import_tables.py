@@ -14,8 +14,6 @@ import pyarrow.compute as pc
 
 from purgatory_udf.backend.backend import Backend
 from purgatory_udf.backend.dataset import Dataset, Step
-from purgatory_udf.backend.file_system import require_no_file
-from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import require_local_path
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, RECORDED, TIMESTAMP
 from purgatory_udf.sources.request_log.importing.import_passes import EVENT_ORDER, SourceName, sources_of
@@ -78,28 +76,6 @@ class TaskSize(NamedTuple):
     task: int
     size: int
     refused: int
-
-
-def require_room(backend: Backend, layout: Layout, overwrite: bool, staging: str) -> None:
-    """Raise `UserError` if the tables exist or cannot be written. Tables of an interrupted import may be replaced.
-
-    Args:
-        backend: Backend of the tables.
-        layout: The output folder.
-        overwrite: Whether existing tables are replaced.
-        staging: Name of the folder of staged rows, which shows that an import was interrupted.
-    """
-    files = backend.files
-    require_no_file(files, layout.out)
-    # Staged rows show that an import was interrupted: the tables are its own.
-    if files.exists(layout.table(staging)):
-        return
-    for path in map(layout.table, NAMES):
-        if files.exists(path) and not backend.delta(path).is_table(path):
-            raise UserError(f"{path}: exists, but is not a Delta table; choose another --out or move it away")
-    events = layout.table(EVENTS_TABLE)
-    if not overwrite and backend.delta(events).is_table(events):
-        raise UserError(f"{events}: exists; choose another --out, or replace it with --overwrite")
 
 
 def write_tables(

@@ -71,7 +71,6 @@ from purgatory_udf.sources.request_log.importing.import_tables import (
     NAMES,
     EventFiles,
     FinishedEvents,
-    require_room,
     write_events,
     write_tables,
 )
@@ -88,6 +87,7 @@ from purgatory_udf.sources.request_log.logged_request import Request
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks, lines_of
 from purgatory_udf.storage import run_records
+from purgatory_udf.storage.event_staging import require_room
 from purgatory_udf.storage.output_folder import STAGING, Layout
 from purgatory_udf.storage.run_records import RecordedSetting, Run
 
@@ -125,7 +125,7 @@ def ingest_request_log(
         logs: The logs to read; by default, those of the options' paths.
     """
     backend, layout = backend_of(session), Layout(options.out)
-    require_room(backend, layout, options.overwrite, STAGING)
+    require_room(backend, layout, NAMES, options.overwrite)
     skipped: list[str] = []
     files = logs or find_logs(options.paths, skipped)
     require_distinct(files)
