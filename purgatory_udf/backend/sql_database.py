@@ -24,6 +24,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from importlib.resources import files
@@ -54,6 +55,8 @@ _READER_FEATURES = {"timestampNtz"}
 # How DuckDB's errors begin if a query needs more than the memory limit, and if DuckDB itself has an error, after which
 # the database refuses all queries.
 _OUT_OF_MEMORY, _OF_DUCKDB = "Out of Memory Error", ("INTERNAL Error", "FATAL Error")
+# The error of DuckDB if Ctrl-C is pressed during a query in the main thread.
+_INTERRUPTED = "Query interrupted"
 # Bytes of rows up to which a second thread gains less than its database costs.
 _SMALL_BYTES = 64 << 20
 # Rows of a batch that is written: of DuckDB's default, a million, its reader and the writer hold several batches.
@@ -324,13 +327,13 @@ class DuckDatabase(SqlDatabase):
         """
         with self._exclusive():
             try:
-                return execute()
+                return self._interruptible(execute)
             except Exception as error:
                 if not self._may_grow or not _is_out_of_memory(error):
                     raise
             try:
                 self._connection.execute("SET threads = 1")
-                return execute()
+                return self._interruptible(execute)
             except Exception as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -338,7 +341,22 @@ class DuckDatabase(SqlDatabase):
                 self._connection.execute("RESET threads")
             self._may_grow = False
             self._connection.execute(f"SET memory_limit = '{self.MOST_MEMORY}'")
+            return self._interruptible(execute)
+
+    def _interruptible(self, execute: Callable[[], Result]) -> Result:
+        """Return the result of a function that executes a query. Ctrl-C stops the query.
+
+        In the main thread, DuckDB would notice Ctrl-C after seconds, and raise an error of its own.
+        """
+        if threading.current_thread() is not threading.main_thread():
             return execute()
+        with ThreadPoolExecutor(1) as thread:
+            made = thread.submit(execute)
+            try:
+                return made.result()
+            except KeyboardInterrupt:
+                self._connection.interrupt()
+                raise
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -350,7 +368,13 @@ class DuckDatabase(SqlDatabase):
         try:
             with self._lock:
                 yield
+        except KeyboardInterrupt:
+            # Another thread may be executing a query.
+            self._connection.interrupt()
+            raise
         except Exception as error:
+            if str(error) == _INTERRUPTED:
+                raise KeyboardInterrupt from error
             if _is_out_of_memory(error) or any(kind in str(error) for kind in _OF_DUCKDB):
                 raise NeedsSparkError(f"{type(error).__name__}: {error}") from error
             raise

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -446,3 +447,27 @@ end_process(7)
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, "True\n"), done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupt_stops_a_query() -> None:
+    """The database can be used afterwards."""
+    batch, most, read = pa.record_batch({"number": [1, 2, 3]}), 1_000_000, 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        os.kill(os.getpid(), signal.SIGINT)
+        while read < most:
+            read += 1
+            yield batch
+
+    database = DuckDatabase()
+    database.add_rows("endless", pa.RecordBatchReader.from_batches(batch.schema, batches()))
+    # Where pytest runs in a process that ignores interrupts, it has no handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            database.query("SELECT sum(number) AS total FROM endless")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert 0 < read < most
+    assert database.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
