@@ -106,7 +106,8 @@ def metrics_of_tables(tables: RunTables, options: MetricsOptions, folder: str = 
 
     tables.prepare(*map(_query, METRICS))
     # The table of groups reads rebalances and waits for partitions, too.
-    with tables.materialized("rebalances", "member_changes", "held_back"), ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
+    shared = tables.materialized("last_event", "rebalances", "member_changes", "held_back")
+    with shared, ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
         list(pool.map(save, METRICS))
     return _metrics(tables, options, folder)
 

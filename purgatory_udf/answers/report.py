@@ -77,7 +77,7 @@ def write_report(session: Session, out: str, options: MetricsOptions, html: Path
     """
     tables = RunTables(session, out)
     # Diagnosis, metrics and stories read these views.
-    with tables.materialized("group_requests", "rebalances", "pauses"):
+    with tables.materialized("last_event", "wait_counts", "group_requests", "rebalances", "pauses"):
         with written_blame(tables), ThreadPoolExecutor(1) as pool:
             # The database computes metrics while this thread looks for incidents.
             computed = pool.submit(metrics_of_tables, tables, options, _FOLDER)

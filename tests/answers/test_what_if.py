@@ -38,7 +38,7 @@ GROUPED = ["grouped", "grouping=shard"]
 
 
 @pytest.fixture(scope="module")
-def replayed(story_folder: Path) -> list[ReplayOptions]:
+def replayed(session: Session) -> list[ReplayOptions]:
     """The replays of the fixture `comparison`, in order."""
     return []
 
@@ -51,6 +51,8 @@ def comparison(session: Session, story_folder: Path, replayed: list[ReplayOption
         replayed.append(options)
         write_folder(Path(options.out), sample_with_group(), options.config, options.events)
 
+    # Of the other session.
+    shutil.rmtree(story_folder / "_what_if", ignore_errors=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(what_if_module, "run_replay", replay)
         chosen = variants([*HALF, *UNCHANGED, *GROUPED], None, [])

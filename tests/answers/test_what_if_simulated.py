@@ -43,12 +43,12 @@ GROUPED = ["grouped", "grouping=shard"]
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def out(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("simulated") / "out"
 
 
 @pytest.fixture(scope="module")
-def messages() -> list[str]:
+def messages(session: Session) -> list[str]:
     """The progress messages of both runs of the fixture `comparison`."""
     return []
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 LEAST_CONFIDENCE = 0.5
 # Views that several queries read, in the order of their dependencies.
 MATERIALIZED_VIEWS = (
+    "last_event",
     "group_requests",
     "member_keys",
     "unnamed_sessions",

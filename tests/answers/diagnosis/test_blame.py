@@ -14,6 +14,7 @@ from purgatory_udf.answers.run_tables import RunTables, sql_file
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.tables import TABLES
+from tests.support.group_timeline import GroupTimeline
 from tests.support.outcome_folder import sample_with_group, write_folder
 
 MS = 1_000
@@ -315,6 +316,30 @@ def test_sessions_with_one_key_have_their_own_members() -> None:
         -2: ("g", "d"),
         -3: (None, None),
     }
+
+
+def test_long_rebalance_waits_for_members_that_join_late(out: Path) -> None:
+    """`a` joins again at 12 s, `b` 3 s and `c` 24 s later."""
+    group, timeouts = GroupTimeline(), {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
+    members = "a", "b", "c"
+    for member in members:
+        group.join(100, member, **timeouts)
+    for member in members:
+        group.sync(9_000, member, leader=member == "a")
+    for ms, member in ((12_000, "a"), (15_000, "b"), (36_000, "c")):
+        group.rejoin(ms, member, **timeouts)
+    events = [event | {"time_us": BEGIN_US + event["time_us"], "broker": 1} for event in group.events]
+    write_folder(out, [read_row(event) | {"seq": number} for number, event in enumerate(events)])
+    diagnose(LocalBackend(), str(out))
+    tables = RunTables(LocalBackend(), str(out))
+    tables.add("blame")
+    parts = tables.database.query(
+        "SELECT cause, member_id, wait_ms FROM blame WHERE kind = 'join' ORDER BY started_at"
+    ).to_pylist()
+    assert [tuple(part.values()) for part in parts] == [
+        ("member_joining", "b", 3_000),
+        ("member_joining", "c", 21_000),
+    ]
 
 
 def test_first_time_of_an_append_counts_those_at_higher_offsets() -> None:

@@ -2,11 +2,11 @@
 --
 -- Quantiles are computed as in metrics/waits.
 --
--- Reads:  ended
+-- Reads:  wait_counts
 
 WITH counts AS (
-    SELECT kind, expired, watched, completed_by, wait_ms, count(*) AS operations
-    FROM ended
+    SELECT kind, expired, watched, completed_by, wait_ms, CAST(sum(operations) AS BIGINT) AS operations
+    FROM wait_counts
     GROUP BY kind, expired, watched, completed_by, wait_ms
 ),
 ranked AS (

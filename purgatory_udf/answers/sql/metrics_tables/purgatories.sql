@@ -23,20 +23,17 @@ WITH gauges AS (
     FROM purgatory_gauges g
 ),
 waited AS (
-    SELECT broker,
-        CASE kind
-            WHEN 'produce' THEN 'Produce' WHEN 'fetch' THEN 'Fetch' WHEN 'delete_records' THEN 'DeleteRecords'
-            WHEN 'create_topics' THEN 'topic' WHEN 'list_offsets' THEN 'RemoteListOffsets'
-            WHEN 'heartbeat' THEN 'Heartbeat' ELSE 'Rebalance'
-        END AS purgatory,
+    SELECT broker, kind,
         -- Operations of groups have one key and no partitions.
         greatest(size(partitions), 1) AS keys,
         unix_millis(started_at) AS started_ms,
         unix_millis(ended_at) AS ended_ms,
         expired,
         -- A rebalance without a request was started by a timer, at a whole millisecond.
-        request_id IS NULL AND kind IN ('join', 'initial_join', 'sync') AND pmod(unix_micros(started_at), 1000) = 0
-            AS by_timer
+        CASE WHEN kind IN ('join', 'initial_join', 'sync')
+            THEN request_id IS NULL AND pmod(unix_micros(started_at), 1000) = 0
+            ELSE false
+        END AS by_timer
     FROM ended
     WHERE watched
         AND kind IN (
@@ -48,27 +45,37 @@ waited AS (
 ),
 seen AS (
     -- A step includes the effects of timers in its own millisecond, and of events before that millisecond.
-    SELECT broker, purgatory, keys,
+    SELECT broker, kind, keys,
         CASE WHEN by_timer THEN started_ms ELSE started_ms + 1 END AS first_ms,
         CASE WHEN expired AND ended_ms > started_ms THEN ended_ms ELSE ended_ms + 1 END AS last_ms
-    FROM waited w
-    -- Kafka's new group coordinator has no purgatories.
-    WHERE EXISTS (SELECT 1 FROM gauges g WHERE g.broker = w.broker AND g.purgatory = w.purgatory)
+    FROM waited
 ),
 -- Operations between two steps are in no reading: they are left out first, because most are.
 stepped AS (
-    SELECT broker, purgatory, keys, first_ms + pmod(-first_ms, :step_ms) AS first_ms, last_ms + pmod(-last_ms, :step_ms) AS last_ms
+    SELECT broker, kind, keys, first_ms + pmod(-first_ms, :step_ms) AS first_ms, last_ms + pmod(-last_ms, :step_ms) AS last_ms
     FROM seen
     WHERE last_ms + pmod(-last_ms, :step_ms) > first_ms + pmod(-first_ms, :step_ms)
 ),
-changes AS (
-    SELECT broker, purgatory, at_ms, sum(sign * keys) AS watches, sum(sign) AS operations
+changes_by_kind AS (
+    SELECT broker, at_ms, sum(sign * keys) AS watches, sum(sign) AS operations,
+        CASE kind
+            WHEN 'produce' THEN 'Produce' WHEN 'fetch' THEN 'Fetch' WHEN 'delete_records' THEN 'DeleteRecords'
+            WHEN 'create_topics' THEN 'topic' WHEN 'list_offsets' THEN 'RemoteListOffsets'
+            WHEN 'heartbeat' THEN 'Heartbeat' ELSE 'Rebalance'
+        END AS purgatory
     FROM (
-        SELECT broker, purgatory, keys, sign, CASE WHEN sign > 0 THEN first_ms ELSE last_ms END AS at_ms
+        SELECT broker, kind, keys, sign, CASE WHEN sign > 0 THEN first_ms ELSE last_ms END AS at_ms
         FROM stepped CROSS JOIN (VALUES (1), (-1)) AS signs(sign)
     ) moved
+    GROUP BY broker, kind, at_ms
+),
+changes AS (
+    SELECT broker, purgatory, at_ms, sum(watches) AS watches, sum(operations) AS operations
+    FROM changes_by_kind c
+    -- Kafka's new group coordinator has no purgatories.
+    WHERE EXISTS (SELECT 1 FROM gauges g WHERE g.broker = c.broker AND g.purgatory = c.purgatory)
     GROUP BY broker, purgatory, at_ms
-    HAVING sum(sign * keys) <> 0 OR sum(sign) <> 0
+    HAVING sum(watches) <> 0 OR sum(operations) <> 0
 ),
 steps AS (
     SELECT coalesce(g.broker, c.broker) AS broker, coalesce(g.purgatory, c.purgatory) AS purgatory,

@@ -1,12 +1,12 @@
 -- The completions and expirations of each kind with the longest waits, without expirations after the end of the trace.
 -- Failures come first.
 --
--- Reads:       ended
+-- Reads:       ended, wait_counts
 -- Parameters:  :of_each, maximum number of completions, and of expirations, of a kind
 
 WITH counts AS (
-    SELECT kind, expired, wait_ms, count(*) AS operations
-    FROM ended
+    SELECT kind, expired, wait_ms, sum(operations) AS operations
+    FROM wait_counts
     WHERE watched AND NOT after_end
     GROUP BY kind, expired, wait_ms
 ),

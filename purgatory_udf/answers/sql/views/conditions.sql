@@ -6,6 +6,14 @@
 -- Columns:  operation_id, cause, met_us (at most the end of the wait); later, an order of conditions with the same met_us:
 --           the one that was met last after the end of the wait has the greatest; replica, member_id, topic, partition
 
+-- An equality join by tens of seconds; a join by ranges alone would compare all waits with all requests of a group.
+WITH group_waits AS (
+    SELECT operation_id, kind, broker, key, start_us, end_us,
+        explode(sequence(CAST(floor(start_us / 10000000) AS BIGINT), CAST(floor(end_us / 10000000) AS BIGINT), 1)) AS bin
+    FROM waited
+    -- With IN, DuckDB would read all columns of all rows first.
+    WHERE NOT (kind NOT IN ('join', 'sync'))
+)
 -- A consumer's fetch waits for data, then for enough data, then for replication.
 SELECT DISTINCT operation_id, 'below_min_bytes' AS cause,
     greatest(start_us, coalesce(least(end_us, enough_us), end_us)) AS met_us, CAST(1 AS BIGINT) AS later,
@@ -30,8 +38,7 @@ UNION ALL
 -- The members of a group whose requests a rebalance waited for.
 SELECT w.operation_id, CASE WHEN w.kind = 'sync' THEN 'member_syncing' ELSE 'member_joining' END, g.time_us, g.seq, NULL,
     g.member, NULL, NULL
-FROM waited w
+FROM group_waits w
 JOIN group_requests g ON g.group = w.key AND g.broker = w.broker AND g.time_us > w.start_us AND g.time_us <= w.end_us
     AND g.type = CASE WHEN w.kind = 'sync' THEN 'sync_group' ELSE 'join_group' END
--- With IN, DuckDB would read all columns of all rows first.
-WHERE NOT (w.kind NOT IN ('join', 'sync'))
+    AND CAST(floor(g.time_us / 10000000) AS BIGINT) = w.bin

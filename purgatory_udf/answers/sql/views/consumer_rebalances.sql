@@ -5,7 +5,7 @@
 --
 -- A group whose only member gets a new assignment at once does not rebalance.
 --
--- Reads:    group_changes, events
+-- Reads:    group_changes, last_event
 -- Columns:  as in `rebalances`; `ended_as` is the next state, or `open` for a rebalance without an end
 
 WITH numbered AS (
@@ -51,5 +51,5 @@ SELECT r.broker, r.group_id AS group, coalesce(r.settled_generation, r.last_gene
     CASE WHEN r.members IS NOT NULL
         THEN array_sort(coalesce(array_except(r.members, r.members_before), r.members))
     END AS joined,
-    coalesce(unix_micros(r.started_at) > (SELECT max(time_us) FROM events), false) AS after_end
+    coalesce(unix_micros(r.started_at) > (SELECT time_us FROM last_event), false) AS after_end
 FROM rounds r

@@ -7,13 +7,10 @@
 -- A wait also ends with the next change of the waiting member. Waits that start after the last event are left out,
 -- because members count as silent then; those that last longer are `open`.
 --
--- Reads:    member_changes, events
+-- Reads:    member_changes, last_event
 -- Columns:  member_id, the owner, and its client_id; waiting_member_id and waiting_client_id; partitions, a list
 
-WITH last_event AS (
-    SELECT timestamp_micros(max(time_us)) AS last_at FROM events
-),
-waits AS (
+WITH waits AS (
     SELECT c.broker, c.group AS group_id, c.at AS started_at, c.next_at, c.member_id AS waiting_member_id,
         c.client_id AS waiting_client_id, explode(c.held_by) AS held
     FROM member_changes c
@@ -60,7 +57,7 @@ held AS (
 ),
 closed AS (
     SELECT h.*, l.last_at, has_ended AND coalesce(ended_at <= l.last_at, true) AS is_closed
-    FROM held h CROSS JOIN last_event l
+    FROM held h CROSS JOIN (SELECT timestamp_micros(time_us) AS last_at FROM last_event) l
     WHERE coalesce(h.started_at <= l.last_at, true)
 )
 SELECT h.broker, h.group_id AS group, h.member_id, max(c.client_id) AS client_id, h.waiting_member_id,

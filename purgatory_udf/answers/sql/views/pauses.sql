@@ -1,13 +1,10 @@
 -- The times at which brokers stood still. A timer that is due meanwhile fires when its broker resumes; a pause without a
 -- `resumed` event ends after the last event.
 --
--- Reads:    events
+-- Reads:    events, last_event
 -- Columns:  broker, paused_us, resumed_us, paused_ms, resumed_ms
 
-WITH last_event AS (
-    SELECT max(time_us) AS time_us, unix_millis(timestamp_micros(max(time_us))) AS time_ms FROM events
-),
-marks AS (
+WITH marks AS (
     SELECT coalesce(e.broker, 0) AS broker, e.type, e.time_us, unix_millis(timestamp_micros(e.time_us)) AS time_ms,
         count_if(e.type = 'resumed') OVER (
             PARTITION BY coalesce(e.broker, 0) ORDER BY e.time_us, e.seq
@@ -27,6 +24,6 @@ pairs AS (
     GROUP BY broker, number
 )
 SELECT broker, paused_us, coalesce(resumed_us, l.time_us) AS resumed_us, paused_ms,
-    coalesce(resumed_ms, l.time_ms + 1) AS resumed_ms
+    coalesce(resumed_ms, unix_millis(timestamp_micros(l.time_us)) + 1) AS resumed_ms
 FROM pairs CROSS JOIN last_event l
 WHERE paused_us IS NOT NULL

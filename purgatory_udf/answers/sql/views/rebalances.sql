@@ -7,7 +7,7 @@
 --                      started_at                   joined_at                     ended_at
 --                      missing: c (a member before, not after); last_to_join: the member that joined last
 --
--- Reads:    group_changes, group_requests, events
+-- Reads:    group_changes, group_requests, last_event
 -- Columns:  `ended_as` is the last state, `interrupted`, or `open` for a rebalance without an end. `after_end`: the
 --           rebalance started after the last event of the trace, when members count as silent.
 
@@ -68,6 +68,6 @@ SELECT r.broker, r.group_id AS group, r.generation, r.started_at, r.joined_at,
         THEN array_sort(coalesce(array_except(r.members, r.members_before), r.members))
     END AS joined,
     l.last_to_join,
-    coalesce(unix_micros(r.started_at) > (SELECT max(time_us) FROM events), false) AS after_end
+    coalesce(unix_micros(r.started_at) > (SELECT time_us FROM last_event), false) AS after_end
 FROM followed r
 LEFT JOIN last_joins l ON l.broker = r.broker AND l.group_id = r.group_id AND l.round = r.round
