@@ -320,7 +320,8 @@ def test_sessions_with_one_key_have_their_own_members() -> None:
 
 def test_long_rebalance_waits_for_members_that_join_late(out: Path) -> None:
     """`a` joins again at 12 s, `b` 3 s and `c` 24 s later."""
-    group, timeouts = GroupTimeline(), {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
+    group = GroupTimeline()
+    timeouts: dict[str, Any] = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
     members = "a", "b", "c"
     for member in members:
         group.join(100, member, **timeouts)
