@@ -85,9 +85,11 @@ def main() -> None:
         # The connection stays open as long as this process runs.
         if replaced is None:
             return
-    elif _is_replaced(os.environ.get(SOCKET_VARIABLE)):
-        return
     else:
+        # Spark's daemon gets its own process group later; until then, Ctrl-C would reach this process.
+        os.setpgid(0, 0)
+        if _is_replaced(os.environ.get(SOCKET_VARIABLE)):
+            return
         _load_modules()
     from pyspark import daemon
 

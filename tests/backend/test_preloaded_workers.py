@@ -55,6 +55,9 @@ def test_preloaded_process_becomes_the_daemon_and_ends_with_spark(tmp_path: Path
         connection, worker = _forked_worker(daemon)
         with connection:
             assert _parent_of(worker) == preloaded.pid
+            # Ctrl-C in the terminal reaches neither.
+            assert os.getpgid(daemon.pid) == daemon.pid
+            assert os.getpgid(preloaded.pid) == preloaded.pid
             assert b"pyarrow" not in Path(f"/proc/{daemon.pid}/maps").read_bytes()
             assert b"pyarrow" in Path(f"/proc/{preloaded.pid}/maps").read_bytes()
         # Spark ends its daemon so.
