@@ -351,9 +351,8 @@ class DuckDatabase(SqlDatabase):
         if threading.current_thread() is not threading.main_thread():
             return execute()
         with ThreadPoolExecutor(1) as thread:
-            made = thread.submit(execute)
             try:
-                return made.result()
+                return thread.submit(execute).result()
             except KeyboardInterrupt:
                 self._connection.interrupt()
                 raise

@@ -44,7 +44,7 @@ INDEXED = ("event_time", "time_us", "seq")
 
 
 def require_room(backend: Backend, layout: Layout, names: Iterable[str], overwrite: bool) -> None:
-    """Raise `UserError` if the tables of an import exist or cannot be written.
+    """Raise `UserError` if the tables of an import exist or cannot be written, or another table is named `runs`.
 
     Args:
         backend: Backend of the tables.
