@@ -25,7 +25,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -248,12 +248,9 @@ class DuckDatabase(SqlDatabase):
 
     def keep(self, name: str) -> None:
         def compute() -> None:
-            # Threads need not wait for each other to keep an order, which a view does not have.
-            self._connection.execute("SET preserve_insertion_order = false")
-            try:
+            # A view has no order.
+            with self._in_any_order():
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_rows AS SELECT * FROM {name}")
-            finally:
-                self._connection.execute("RESET preserve_insertion_order")
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {name}_rows")
 
         self._executed_in_memory(compute)
@@ -300,8 +297,9 @@ class DuckDatabase(SqlDatabase):
                 yield from _conform(pa.Table.from_batches([batch]), written, constants or {}).to_batches()
 
         def write() -> None:
+            order = nullcontext() if single_file else self._in_any_order()
             # An open reader, which the traceback of a failure keeps, would refuse all further queries.
-            with self._executed(query, parameters).to_arrow_reader(_BATCH_ROWS) as reader:
+            with order, self._executed(query, parameters).to_arrow_reader(_BATCH_ROWS) as reader:
                 write_table(
                     str(require_local_path(path)),
                     pa.RecordBatchReader.from_batches(written, batches(reader)),
@@ -356,6 +354,15 @@ class DuckDatabase(SqlDatabase):
             except KeyboardInterrupt:
                 self._connection.interrupt()
                 raise
+
+    @contextmanager
+    def _in_any_order(self) -> Iterator[None]:
+        """Let queries return rows in any order: threads need not wait for each other then."""
+        self._connection.execute("SET preserve_insertion_order = false")
+        try:
+            yield
+        finally:
+            self._connection.execute("RESET preserve_insertion_order")
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
