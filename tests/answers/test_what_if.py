@@ -51,7 +51,7 @@ def comparison(session: Session, story_folder: Path, replayed: list[ReplayOption
         replayed.append(options)
         write_folder(Path(options.out), sample_with_group(), options.config, options.events)
 
-    # Of the other session.
+    # Variants that were replayed with the other session.
     shutil.rmtree(story_folder / "_what_if", ignore_errors=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(what_if_module, "run_replay", replay)
