@@ -10,7 +10,7 @@ import typer
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 
 if TYPE_CHECKING:
     from purgatory_udf.simulation.open_loop.workload import Workload
@@ -73,7 +73,11 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
         raise UserError(f"--jsonl {jsonl}: no such folder: {jsonl.absolute().parent}; create it")
 
 
-@job.job(checks=_checks)
+def _needs_spark(open_loop: bool, **_: object) -> bool:
+    return open_loop
+
+
+@job.job(checks=_checks, writes=("out",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
     out: Annotated[
@@ -181,9 +185,9 @@ def main(
     from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate
 
     backend = open_backend()
-    assert isinstance(backend, SparkBackend)
     with Phases(running_tasks(backend)) as phases:
         if open_loop:
+            assert isinstance(backend, SparkBackend)
             generate(backend.spark, _workload(seed, options), out, overwrite, phases)
         else:
             assert scenario is not None

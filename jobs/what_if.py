@@ -117,7 +117,7 @@ def _needs_spark(events: str | None, **_: object) -> bool:
     return events is not None and not is_small_and_local([events], REPLAYED_BYTES)
 
 
-@job.job(checks=_checks, reads=("like", "events"), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
+@job.job(checks=_checks, reads=("like", "events"), writes=("out",), max_local_bytes=ANY_BYTES, needs_spark=_needs_spark)
 def main(
     open_backend: OpenBackend,
     variant: Annotated[

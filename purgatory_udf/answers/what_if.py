@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +166,9 @@ def _simulate_and_replay(
         report_phase(f"variant {variant.name}: simulating")
         simulate_and_write(session, simulation, Output(folder, simulation.run_id, overwrite=True), report_phase)
     report_phase(f"variant {variant.name}: replaying")
-    run_replay(session, _replay_options(session, Layout(folder).table("events"), folder, variant.config))
+    options = _replay_options(session, Layout(folder).table("events"), folder, variant.config)
+    # A simulation takes more memory than the replay of its trace.
+    run_replay(session, replace(options, any_size=True))
 
 
 def clients_table(runs: Mapping[str, RunTables]) -> Table:

@@ -122,7 +122,7 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
     if not job.spark:
         return job.status(line.arguments)
     reason = ""
-    is_small = runs_in_process(job.inputs, job.max_local_bytes, bool(line.spark), settings, os.environ)
+    is_small = runs_in_process(job.inputs, job.outputs, job.max_local_bytes, bool(line.spark), settings, os.environ)
     if is_small or (job.spark_is_optional and not has_spark and not line.spark):
         postpone_pandas()
         try:

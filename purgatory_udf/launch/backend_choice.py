@@ -1,8 +1,8 @@
 """Decides whether a job runs in this process or in Spark, by the size and place of its input and Spark's options.
 
 A job runs in this process if its inputs are small and on this machine, no option for Spark is given, and no cluster is
-the master. A job that turns out to need Spark raises NeedsSparkError before it has any effect, and the launcher starts
-it again in Spark.
+the master. Without inputs, its outputs must be on this machine. A job that turns out to need Spark raises
+NeedsSparkError before it has any effect, and the launcher starts it again in Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
 from purgatory_udf.common.local_files import ANY_BYTES as ANY_BYTES
-from purgatory_udf.common.local_files import is_small_and_local, local_bytes
+from purgatory_udf.common.local_files import is_local_path, is_small_and_local, local_bytes
 from purgatory_udf.launch import submission
 
 if TYPE_CHECKING:
@@ -41,12 +41,18 @@ FOLLOWED_BYTES = 64_000_000
 
 
 def runs_in_process(
-    inputs: Iterable[str], max_bytes: int, spark_options: bool, settings: Mapping[str, str], environ: Mapping[str, str]
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    max_bytes: int,
+    spark_options: bool,
+    settings: Mapping[str, str],
+    environ: Mapping[str, str],
 ) -> bool:
     """Return whether a job runs in this process: its inputs are small and local, and no option or master needs Spark.
 
     Args:
         inputs: The files and tables that the job reads.
+        outputs: The folders that it writes, which decide if it reads nothing.
         max_bytes: Maximum total size for which the job runs in this process; 0 for never.
         spark_options: Whether the command line has options for Spark.
         settings: Spark's settings from the command line and Spark's configuration.
@@ -54,7 +60,11 @@ def runs_in_process(
     """
     if spark_options or not submission.has_local_master({"spark.master": environ.get("MASTER", "local"), **settings}):
         return False
-    return max_bytes > 0 and is_small_and_local(inputs, max_bytes)
+    if max_bytes == 0:
+        return False
+    if inputs:
+        return is_small_and_local(inputs, max_bytes)
+    return bool(outputs) and all(map(is_local_path, outputs))
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:

@@ -66,7 +66,10 @@ class Job:
         brief: The job always uses Spark's settings for tiny inputs. Other jobs use them if their inputs are small.
         spark: Whether the job can use Spark. If not, it always runs in this process.
         reads: The options that name the files and tables that the job reads.
-        max_local_bytes: Maximum total size of these for which the job runs in this process, without Spark; 0 for never.
+        writes: The options that name the folders that the job writes: without inputs, it runs in this process if they
+            are on this machine.
+        max_local_bytes: Maximum total size of the inputs for which the job runs in this process, without Spark; 0 for
+            never.
         needs_spark: Takes the same options and returns whether the job needs Spark regardless of the size.
         spark_is_optional: The job has no input, and runs in this process only if Spark is not installed.
         in_python: Takes the same options and returns whether Python workers do the work, so that the JVM has little to
@@ -80,6 +83,7 @@ class Job:
         brief: bool = False,
         spark: bool = True,
         reads: tuple[str, ...] = (),
+        writes: tuple[str, ...] = (),
         max_local_bytes: int = 0,
         needs_spark: Callable[..., bool] | None = None,
         spark_is_optional: bool = False,
@@ -90,8 +94,10 @@ class Job:
         self._choose_settings: Callable[[], tuple[str, ...]] = lambda: TINY if brief else ()
         self.spark, self.spark_is_optional = spark, spark_is_optional
         self.inputs: list[str] = []
+        self.outputs: list[str] = []
         self.max_local_bytes = max_local_bytes
-        self._checks, self._reads, self._needs_spark, self._in_python = checks, reads, needs_spark, in_python
+        self._checks, self._reads, self._writes = checks, reads, writes
+        self._needs_spark, self._in_python = needs_spark, in_python
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -131,10 +137,12 @@ class Job:
             nonlocal passed
             if local and self._checks:
                 self._checks(**options)
-            if local and self._reads:
-                paths = _input_paths(options, self._reads)
+            if local and (self._reads or self._writes):
+                paths = _paths_of(options, self._reads)
                 self._choose_settings = lambda: self._settings_for(paths, options)
-                self.inputs = [] if self._needs_spark is not None and self._needs_spark(**options) else paths
+                needs_spark = self._needs_spark is not None and self._needs_spark(**options)
+                self.inputs = [] if needs_spark else paths
+                self.outputs = [] if needs_spark else _paths_of(options, self._writes)
             passed = True
 
         status = _run_command(self.name, _with_backend(only_check, None), arguments)
@@ -156,6 +164,7 @@ def job(
     brief: bool = False,
     spark: bool = True,
     reads: tuple[str, ...] = (),
+    writes: tuple[str, ...] = (),
     max_local_bytes: int = 0,
     needs_spark: Callable[..., bool] | None = None,
     spark_is_optional: bool = False,
@@ -168,6 +177,7 @@ def job(
     brief: bool = False,
     spark: bool = True,
     reads: tuple[str, ...] = (),
+    writes: tuple[str, ...] = (),
     max_local_bytes: int = 0,
     needs_spark: Callable[..., bool] | None = None,
     spark_is_optional: bool = False,
@@ -178,7 +188,7 @@ def job(
         Job(run)
         if run
         else lambda run: Job(
-            run, checks, brief, spark, reads, max_local_bytes, needs_spark, spark_is_optional, in_python
+            run, checks, brief, spark, reads, writes, max_local_bytes, needs_spark, spark_is_optional, in_python
         )
     )
 
@@ -200,7 +210,7 @@ def require_file(option: str, path: Path | None) -> None:
         raise UserError(f"{path}: is a folder; {option} names a file")
 
 
-def _input_paths(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
+def _paths_of(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
     """Return the paths given by these options."""
     given = (options.get(name) for name in reads)
     return [str(path) for value in given if value for path in ([value] if isinstance(value, str | Path) else value)]
@@ -243,7 +253,7 @@ _FILE_OPTIONS = ("topics", "batches", "isr", "client_file", "config", "jmx_befor
 def with_option(sentence: str, options: Mapping[str, Any]) -> str:
     """Put the option that names a file in front of a message that begins with this file; return others unchanged."""
     for name in _FILE_OPTIONS:
-        for file in _input_paths({name: options.get(name)}, [name]):
+        for file in _paths_of({name: options.get(name)}, [name]):
             if sentence.startswith(f"{file}:"):
                 return f"--{name.replace('_', '-')} {sentence}"
     return sentence

@@ -161,7 +161,8 @@ def check_against_replay(session: Session, out: str, overwrite: bool) -> CheckVe
     `overwrite` is whether an existing replay in the folder is replaced.
     """
     layout = Layout(out)
-    run_replay(session, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite))
+    # A simulation takes more memory than the replay of its trace.
+    run_replay(session, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite, any_size=True))
     return compare(session, out)
 
 
@@ -239,6 +240,7 @@ def simulate(
     simulated = simulate_and_write(session, scenario_run, output, report, jsonl)
     print("\n".join(summary(simulated, output.out)))
     if check:
+        del simulated
         report("replaying the trace to check it")
         verdict = check_against_replay(session, output.out, output.overwrite)
         print("\n".join(["", *verdict.lines()]))

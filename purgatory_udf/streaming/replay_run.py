@@ -429,6 +429,8 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
         or backend.files.exists(f"{layout.internal}/checkpoints")
     ):
         raise NeedsSparkError(f"{layout.out}: the run there was started as a stream")
+    if options.any_size:
+        return
     if events.survey.events > options.config.batch_events:
         raise NeedsSparkError(
             f"{events.survey.events:,} events are more than one batch (batch_events is {options.config.batch_events:,})"

@@ -41,6 +41,7 @@ class ReplayOptions:
         overwrite: Whether to delete an existing run and start from scratch.
         follow: Whether to follow a growing table until interrupted.
         ingested: Name of the import, if the same command imports the events. It then identifies the trace.
+        any_size: Whether this process may replay a trace of any size in memory. By default, Spark replays large ones.
     """
 
     events: str
@@ -50,6 +51,7 @@ class ReplayOptions:
     overwrite: bool = False
     follow: bool = False
     ingested: str | None = None
+    any_size: bool = False
 
 
 def with_recorded_settings(session: Session, options: ReplayOptions) -> ReplayOptions:

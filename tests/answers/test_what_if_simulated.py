@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.answers import what_if as what_if_module
 from purgatory_udf.answers.variants import Variant, VariantChanges, variants
-from purgatory_udf.answers.what_if import REACTING, ScenarioOptions, WhatIf, what_if_simulated
+from purgatory_udf.answers.what_if import REACTING, ScenarioOptions, WhatIf, simulate_variants, what_if_simulated
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.simulation.closed_loop import ClosedLoop
-from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.simulation_run import ScenarioRun
-from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.support.delta_lake import Lake
-from tests.support.outcome_folder import write_folder, write_simulation
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from purgatory_udf.backend.backend import Session
 
 # Two consumers of a group wait for the records of one slow producer.
@@ -55,25 +47,12 @@ def messages(session: Session) -> list[str]:
 
 @pytest.fixture(scope="module")
 def comparison(session: Session, out: Path, messages: list[str]) -> WhatIf:
-    """The scenario under four configurations, simulated twice; tables are written without Spark."""
-
-    def write(_: SparkSession, played: ScenarioRun, output: Output, __: Callable[[str], None]) -> None:
-        write_simulation(Path(output.out), ClosedLoop(SCENARIO, played.config).run(), output.run_id)
-
-    def replay(_: SparkSession, options: ReplayOptions) -> None:
-        if not (Path(options.out) / "completions").exists():
-            write_folder(Path(options.out), ClosedLoop(SCENARIO, options.config).run().events, options.config, "events")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(what_if_module, "run_replay", replay)
-        patch.setattr(what_if_module, "simulate_and_write", write)
-        chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
-        folders = what_if_module.simulate_variants(
-            session, ScenarioOptions(SCENARIO), str(out), chosen, messages.append
-        )
-        assert folders["grouped"] == folders["baseline"]
-        messages.append("again")
-        return what_if_simulated(session, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, messages.append)
+    """The scenario under four configurations, compared twice."""
+    chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
+    folders = simulate_variants(session, ScenarioOptions(SCENARIO), str(out), chosen, messages.append)
+    assert folders["grouped"] == folders["baseline"]
+    messages.append("again")
+    return what_if_simulated(session, ScenarioOptions(SCENARIO), str(out), chosen[:2], None, messages.append)
 
 
 def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, messages: list[str], out: Path) -> None:

@@ -96,7 +96,7 @@ def test_max_local_bytes_limits_local_jobs(tmp_path: Path, most: int, local: boo
     (tmp_path / "rows").write_text("ten bytes.")
     job = job_module.Job(run, reads=("out",), max_local_bytes=most)
     assert job.check(["--out", str(tmp_path)], local) is None
-    assert runs_in_process(job.inputs, most, spark_options=False, settings={}, environ={}) == in_process
+    assert runs_in_process(job.inputs, [], most, spark_options=False, settings={}, environ={}) == in_process
 
 
 def test_unknown_table_feature_needs_spark(tmp_path: Path) -> None:

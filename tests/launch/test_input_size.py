@@ -86,9 +86,40 @@ def test_inputs_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for most, is_small in ((18, True), (17, False), (backend_choice.ANY_BYTES, True)):
         searched.clear()
         assert (
-            backend_choice.runs_in_process(job.inputs, most, spark_options=False, settings={}, environ={}) == is_small
+            backend_choice.runs_in_process(job.inputs, [], most, spark_options=False, settings={}, environ={})
+            == is_small
         )
         assert searched == paths
+
+
+@pytest.mark.parametrize(
+    ("words", "in_process"),
+    [
+        ([], True),
+        (["--out", "s3a://bucket/out"], False),
+        (["--large"], False),
+        (["--trace", "missing"], False),
+        (["--trace", "{trace}"], True),
+        (["--trace", "{trace}", "--out", "s3a://bucket/out"], True),
+    ],
+)
+def test_job_without_inputs_runs_where_its_outputs_are(tmp_path: Path, words: list[str], in_process: bool) -> None:
+    def run(
+        out: Annotated[str, typer.Option()] = "out",
+        trace: Annotated[str | None, typer.Option()] = None,
+        large: Annotated[bool, typer.Option("--large")] = False,
+    ) -> None:
+        """Generate a trace, or read one."""
+
+    trace = _file(tmp_path / "trace", 9)
+    job = job_module.Job(
+        run, reads=("trace",), writes=("out",), max_local_bytes=18, needs_spark=lambda large, **_: bool(large)
+    )
+    assert job.check([word.format(trace=trace) for word in words]) is None
+    chosen = backend_choice.runs_in_process(
+        job.inputs, job.outputs, job.max_local_bytes, spark_options=False, settings={}, environ={}
+    )
+    assert chosen == in_process
 
 
 def test_remote_size_is_unknown() -> None:

@@ -77,8 +77,10 @@ def test_wheel_runs_demo_replay_and_report(tmp_path: Path) -> None:
     assert (reported.returncode, reported.stdout) == (0, "Report: out/report.html\n"), reported.stderr
     assert "vega" in (folder / "out" / "report.html").read_text(encoding="utf-8")
 
-    simulated = run("simulate", "--scenario", "steady", "--out", "sim")
-    assert (simulated.returncode, simulated.stdout, simulated.stderr) == (
+    simulated = run("simulate", "--scenario", "steady", "--duration", "5", "--out", "sim", "--check")
+    assert (simulated.returncode, "the replay agrees on all" in simulated.stdout) == (0, True), simulated.stderr
+    generated = run("simulate", "--open-loop", "--out", "generated")
+    assert (generated.returncode, generated.stdout, generated.stderr) == (
         *(2, ""),
         "purgatory-replay: simulate needs Spark, which is not installed: add the extra spark "
         "(pip install 'purgatory-replay[spark]'), or set SPARK_HOME\n",

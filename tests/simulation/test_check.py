@@ -1,4 +1,4 @@
-"""`simulate --check` with Spark: the trace is written, replayed by the stream, and compared with the truth."""
+"""`simulate --check`: the trace is written, replayed, and compared with the truth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ScenarioRun, compare, simulate
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from purgatory_udf.backend.backend import Session
 
 SCENARIO = Scenario.model_validate(
     {
@@ -37,14 +37,13 @@ SCENARIO = Scenario.model_validate(
 )
 
 
-@pytest.mark.nightly
 def test_check_reports_differences_from_truth(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario_run = ScenarioRun(SCENARIO, None, None, 1)
     out, reported = str(tmp_path / "out"), list[str]()
     simulate(
-        spark, scenario_run, Output(out, scenario_run.run_id), reported.append, tmp_path / "trace.jsonl", check=True
+        session, scenario_run, Output(out, scenario_run.run_id), reported.append, tmp_path / "trace.jsonl", check=True
     )
     shown = capsys.readouterr().out
     truth = {name: DeltaTable(f"{out}/truth_{name}") for name in ENDS}
@@ -61,7 +60,7 @@ def test_check_reports_differences_from_truth(
     first = min(truth["completions"].to_pyarrow_table().to_pylist(), key=lambda row: int(row["operation_id"]))
     number, wait_ms = first["operation_id"], first["wait_ms"]
     truth["completions"].update({"wait_ms": "wait_ms + 7"}, predicate=f"operation_id = {number}")
-    verdict = compare(spark, out)
+    verdict = compare(session, out)
     assert verdict.lines() == [
         f"check     1 of {operations:,} operations differ, for example",
         f"          completions: operation {number}: wait_ms is {wait_ms} in the replay, "
@@ -71,5 +70,5 @@ def test_check_reports_differences_from_truth(
         verdict.require_agreement()
 
     with pytest.raises(UserError, match="events: exists; choose another --out, or replace it with --overwrite"):
-        simulate(spark, scenario_run, Output(out, scenario_run.run_id), reported.append)
+        simulate(session, scenario_run, Output(out, scenario_run.run_id), reported.append)
     assert json.loads((tmp_path / "trace.jsonl").read_text().splitlines()[0])["seq"] == 1

@@ -42,6 +42,8 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     assert not is_refused()
     monkeypatch.setattr(backend_choice, "REPLAYED_WATCHES", 1)
     assert is_refused()
+    assert not is_refused(replace(options, any_size=True))
+    assert is_refused(replace(options, any_size=True, config=Config(grouping="shard")))
     monkeypatch.undo()
     (Path(layout.internal) / "checkpoints").mkdir(parents=True)
     assert is_refused(), "the run was started as a stream"

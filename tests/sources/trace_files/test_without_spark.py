@@ -77,9 +77,9 @@ def test_unsupported_inputs_need_spark(tmp_path: Path, monkeypatch: pytest.Monke
     out = ["--out", str(tmp_path / "out")]
     for words in others:
         assert ingest.main.check([*words, *out]) is None
-        assert not runs_in_process(ingest.main.inputs, ANY_BYTES, spark_options=False, settings={}, environ={})
+        assert not runs_in_process(ingest.main.inputs, [], ANY_BYTES, spark_options=False, settings={}, environ={})
     assert ingest.main.check(["--from", "request-log", str(tmp_path / "request.log"), *out]) is None
-    assert runs_in_process(ingest.main.inputs, ANY_BYTES, spark_options=False, settings={}, environ={})
+    assert runs_in_process(ingest.main.inputs, [], ANY_BYTES, spark_options=False, settings={}, environ={})
     with pytest.raises(NeedsSparkError):
         ingest.main.status([str(tmp_path / "trace.jsonl"), *out], open_local)
     assert not (tmp_path / "out" / "events").exists()
