@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers import page_template
-from purgatory_udf.answers.charts import Spec, chart_data, charts, draw_incidents
 from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, explained, written_blame, written_findings
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import Evidence, collect
@@ -20,6 +20,7 @@ from purgatory_udf.answers.run_tables import RunTables
 from purgatory_udf.backend.file_system import replace_file
 
 if TYPE_CHECKING:
+    from purgatory_udf.answers.charts import Spec
     from purgatory_udf.backend.backend import Session
 
 
@@ -53,6 +54,8 @@ def slow_operations(evidence: Iterable[Evidence]) -> list[SlowOperation]:
 
 STORIES_OF_EACH_KIND = 3
 _FOLDER = "_report/"
+# Modules for the charts. They take 0.5 s to load, in which the database is busy with the first queries.
+_CHART_MODULES = ("purgatory_udf.answers.charts", "pandas")
 
 # Maximum number of findings on the page, and the share of the total excess waiting from which a finding is highlighted.
 MAX_FINDINGS, _HEAVY_SHARE = 20, 0.1
@@ -76,19 +79,23 @@ def write_report(session: Session, out: str, options: MetricsOptions, html: Path
     The report's metrics are in a separate folder, because its windows may differ from those of `metrics`.
     """
     tables = RunTables(session, out)
-    # Diagnosis, metrics and stories read these views.
-    with tables.materialized("last_event", "wait_counts", "group_requests", "rebalances", "pauses"):
-        with written_blame(tables), ThreadPoolExecutor(1) as pool:
-            # The database computes metrics while this thread looks for incidents.
-            computed = pool.submit(metrics_of_tables, tables, options, _FOLDER)
-            diagnosis = written_findings(tables)
-            metrics = computed.result()
-        replace_file(html, report_page(metrics, diagnosis))
+    with ThreadPoolExecutor(1) as pool:
+        pool.map(import_module, _CHART_MODULES)
+        # Diagnosis, metrics and stories read these views.
+        with tables.materialized("last_event", "wait_counts", "group_requests", "rebalances", "pauses"):
+            with written_blame(tables):
+                # The database computes metrics while this thread looks for incidents.
+                computed = pool.submit(metrics_of_tables, tables, options, _FOLDER)
+                diagnosis = written_findings(tables)
+                metrics = computed.result()
+            replace_file(html, report_page(metrics, diagnosis))
     return html
 
 
 def report_page(metrics: Metrics, diagnosis: Diagnosis) -> str:
     """Return the report as HTML."""
+    from purgatory_udf.answers.charts import chart_data, charts, draw_incidents
+
     tables = metrics.tables
     data, sums = chart_data(metrics), totals(metrics)
     specs = {**draw_incidents(diagnosis.findings[:MAX_FINDINGS], diagnosis.start_us, diagnosis.end_us), **charts(data)}
