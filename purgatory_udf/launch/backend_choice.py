@@ -8,11 +8,14 @@ NeedsSparkError before it has any effect, and the launcher starts it again in Sp
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,10 +35,13 @@ _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
 PYTHON = ("spark-local-python.conf",)
-# Maximum sizes, in bytes, of inputs that this process imports or replays in memory and within seconds.
-IMPORTED_BYTES, REPLAYED_BYTES = 512_000_000, 256_000_000
-# Most partitions of requests in a batch that one process replays; each takes 1 kB of memory.
-REPLAYED_WATCHES = 1_000_000
+# Maximum sizes, in bytes, of inputs that this process imports or replays in memory.
+IMPORTED_BYTES, REPLAYED_BYTES = 512_000_000, 1_000_000_000
+# Bytes of memory that a replay takes for an event and for a watch. A replay may take a share of this machine's memory,
+# but at least so many bytes.
+_BYTES_PER_ROW, _MEMORY_SHARE, _LEAST_BYTES = 1_000, 1 / 6, 1_500_000_000
+# Files with the limit of a container's memory, of both versions of control groups.
+_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # Limit for a step of a followed topic: its messages and the rows held back by the previous step.
 FOLLOWED_BYTES = 64_000_000
 
@@ -65,6 +71,21 @@ def runs_in_process(
     if inputs:
         return is_small_and_local(inputs, max_bytes)
     return bool(outputs) and all(map(is_local_path, outputs))
+
+
+def most_replayed() -> int:
+    """Return up to how many events and watches, in total, this process replays a trace."""
+    return int(max(_LEAST_BYTES, _memory_bytes() * _MEMORY_SHARE) / _BYTES_PER_ROW)
+
+
+def _memory_bytes() -> int:
+    """Return the memory of this machine, or of its container."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in _CONTAINER_LIMITS:
+        # Without a limit, the file contains the word `max`.
+        with suppress(OSError, ValueError):
+            sizes.append(int(Path(limit).read_text(encoding="ascii")))
+    return min(sizes)
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:

@@ -431,11 +431,10 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
         raise NeedsSparkError(f"{layout.out}: the run there was started as a stream")
     if options.any_size:
         return
-    if events.survey.events > options.config.batch_events:
+    count, batch_events = events.survey.events, options.config.batch_events
+    if count > batch_events and batch_events != Config().batch_events:
+        raise NeedsSparkError(f"{count:,} events are more than one batch (batch_events is {batch_events:,})")
+    if count + events.most_watches() > backend_choice.most_replayed():
         raise NeedsSparkError(
-            f"{events.survey.events:,} events are more than one batch (batch_events is {options.config.batch_events:,})"
-        )
-    if events.most_watches() > backend_choice.REPLAYED_WATCHES:
-        raise NeedsSparkError(
-            f"{events.path}: more than {backend_choice.REPLAYED_WATCHES:,} watches, which may not fit in memory"
+            f"{events.path}: {count:,} events and up to {events.most_watches():,} watches, which may not fit in memory"
         )

@@ -147,7 +147,8 @@ def start_or_resume(backend: Backend, options: ReplayOptions, layout: Layout, ev
     settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(backend, options, events)
     # Fixed for the run: the only batch of a trace also writes the end of the trace.
-    settings[_IS_ONE_BATCH] = not options.follow and events.survey.events <= options.config.batch_events
+    fits = events.survey.events <= options.config.batch_events
+    settings[_IS_ONE_BATCH] = isinstance(backend, LocalBackend) or (fits and not options.follow)
     run = Run(run_id, "replay", {"events": events.path, **identity}, settings)
     run_records.save(backend, runs, run)
     return run

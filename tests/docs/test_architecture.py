@@ -74,12 +74,7 @@ def test_jobs_without_spark_match_page() -> None:
 def _runs(job: Job) -> str:
     if not job.spark or job.max_local_bytes == ANY_BYTES:
         return "without Spark"
-    most = (
-        f"{job.max_local_bytes // 10**9} GB of tables"
-        if job.max_local_bytes >= 10**9
-        else f"{job.max_local_bytes // 10**6} MB"
-    )
-    return f"without Spark, up to {most}" if job.max_local_bytes else "with Spark"
+    return f"without Spark, up to {job.max_local_bytes // 10**9} GB" if job.max_local_bytes else "with Spark"
 
 
 # The layers from top to bottom, and from left to right.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,9 +39,10 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     assert is_refused(replace(options, follow=True))
     assert is_refused(replace(options, config=Config(grouping="shard")))
     assert not is_refused(replace(options, config=Config(grouping="broker", batch_events=1)))
-    monkeypatch.setattr(backend_choice, "REPLAYED_WATCHES", 2)
+    # The trace has one event with two watches.
+    monkeypatch.setattr(backend_choice, "most_replayed", lambda: 3)
     assert not is_refused()
-    monkeypatch.setattr(backend_choice, "REPLAYED_WATCHES", 1)
+    monkeypatch.setattr(backend_choice, "most_replayed", lambda: 2)
     assert is_refused()
     assert not is_refused(replace(options, any_size=True))
     assert is_refused(replace(options, any_size=True, config=Config(grouping="shard")))
@@ -48,6 +50,30 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     (Path(layout.internal) / "checkpoints").mkdir(parents=True)
     assert is_refused(), "the run was started as a stream"
     assert not is_refused(replace(options, overwrite=True))
+
+
+def test_this_process_replays_all_events_as_one_batch(tmp_path: Path) -> None:
+    """Other batch sizes than the default select a stream, unless the trace is in memory anyway."""
+    backend, events = LocalBackend(), str(tmp_path / "events")
+    made = Timeline().fetch(1, "f", 100, 1, {"a": 0}).fetch(2, "g", 100, 1, {"a": 0}).events
+    write_deltalake(events, event_table(made))
+    options = ReplayOptions(events, str(tmp_path / "out"), Config(batch_events=1))
+    with pytest.raises(NeedsSparkError, match="2 events are more than one batch"):
+        run_replay(backend, options)
+    assert run_replay(backend, replace(options, any_size=True)).counts["expirations"] == 2
+
+
+def test_memory_for_replay_is_that_of_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit, none = tmp_path / "memory.max", tmp_path / "missing"
+    monkeypatch.setattr(backend_choice, "_CONTAINER_LIMITS", (str(none), str(limit)))
+    of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for text, memory in (("max", of_machine), ("6000", 6000), (str(1 << 62), of_machine)):
+        limit.write_text(f"{text}\n")
+        monkeypatch.setattr(backend_choice, "_LEAST_BYTES", 0)
+        assert backend_choice.most_replayed() == int(memory / 6 / 1000)
+    limit.write_text("6000")
+    monkeypatch.setattr(backend_choice, "_LEAST_BYTES", 2000)
+    assert backend_choice.most_replayed() == 2
 
 
 def test_gauges_are_read_until_last_operation_has_ended(tmp_path: Path) -> None:
