@@ -183,16 +183,18 @@ def main(
     from purgatory_udf.simulation.output import Output
     from purgatory_udf.simulation.scenario import load_scenario
     from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate
+    from purgatory_udf.storage.output_folder import output_lock
 
-    backend = open_backend()
-    with Phases(running_tasks(backend)) as phases:
-        if open_loop:
-            assert isinstance(backend, SparkBackend)
-            generate(backend.spark, _workload(seed, options), out, overwrite, phases)
-        else:
-            assert scenario is not None
-            scenario_run = ScenarioRun(load_scenario(scenario), seed, duration, scale)
-            simulate(backend, scenario_run, Output(out, scenario_run.run_id, overwrite), phases, jsonl, check)
+    with output_lock(out, "simulate"):
+        backend = open_backend()
+        with Phases(running_tasks(backend)) as phases:
+            if open_loop:
+                assert isinstance(backend, SparkBackend)
+                generate(backend.spark, _workload(seed, options), out, overwrite, phases)
+            else:
+                assert scenario is not None
+                scenario_run = ScenarioRun(load_scenario(scenario), seed, duration, scale)
+                simulate(backend, scenario_run, Output(out, scenario_run.run_id, overwrite), phases, jsonl, check)
 
 
 if __name__ == "__main__":

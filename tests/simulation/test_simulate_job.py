@@ -1,10 +1,14 @@
-"""The options of `simulate`: mistakes are reported before Spark starts."""
+"""The options of `simulate`, and its output folder: mistakes are reported before anything is simulated."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from jobs.simulate import main
+from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.storage.output_folder import output_lock
 
 
 @pytest.mark.parametrize(
@@ -32,3 +36,15 @@ def test_incompatible_options_are_rejected(
 def test_compatible_options_pass_check() -> None:
     assert main.check(["--out", "out", "--scenario", "steady", "--check", "--seed", "7", "--scale", "0.5"]) is None
     assert main.check(["--out", "out", "--open-loop", "--events", "100_000_000", "--skew", "1"]) is None
+
+
+def test_folder_that_is_in_use_or_not_writable_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--scenario", "steady", "--duration", "1", "--out"]
+    assert main.status([*words, "/proc/sim"], open_local) == 2
+    assert capsys.readouterr().err.startswith("simulate: /proc/sim: cannot be written: ")
+    out = str(tmp_path / "sim")
+    with output_lock(out, "simulate"):
+        assert main.status([*words, out], open_local) == 2
+    assert f"simulate: {out}: " in capsys.readouterr().err
+    assert main.status([*words, out], open_local) == 0
+    assert f"{out}/events\n" in capsys.readouterr().out
