@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purgatory_udf.common.configuration import Config, load_config
-from purgatory_udf.common.local_files import is_local_path, local_bytes
+from purgatory_udf.common.local_files import is_local_path
 from purgatory_udf.launch import job
-from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, OpenBackend
+from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
 from purgatory_udf.sources.kafka_topic import KafkaTopic, Messages
 from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.sources.request_log.log_files import find_logs
@@ -110,11 +110,8 @@ def _checks(**given: Any) -> None:
 
 
 def _needs_spark(**given: Any) -> bool:
-    options = _options_of(**given)
-    if options.form is InputFormat.JSONL:
-        return local_bytes(options.paths, IMPORTED_BYTES) is None
-    # Rows of request logs of any size are spilled.
-    return options.form is not InputFormat.REQUEST_LOG
+    # Rows of request logs and of JSON Lines are spilled, so inputs may have any size.
+    return _options_of(**given).form not in (InputFormat.REQUEST_LOG, InputFormat.JSONL)
 
 
 def _in_python(**given: Any) -> bool:

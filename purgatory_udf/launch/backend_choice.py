@@ -35,10 +35,10 @@ _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
 PYTHON = ("spark-local-python.conf",)
-# Maximum sizes, in bytes, of inputs that this process imports or replays in memory.
-IMPORTED_BYTES, REPLAYED_BYTES = 512_000_000, 1_000_000_000
-# Bytes of memory that a replay takes for an event and for a watch. A replay may take a share of this machine's memory,
-# but at least so many bytes.
+# Maximum size, in bytes, of inputs that this process replays in memory.
+REPLAYED_BYTES = 1_000_000_000
+# Bytes of memory that a replay takes for an event and for a watch, and an import for an event that it rejects because
+# of others. They may take a share of this machine's memory, but at least so many bytes.
 _BYTES_PER_ROW, _MEMORY_SHARE, _LEAST_BYTES = 1_000, 1 / 6, 1_500_000_000
 # Files with the limit of a container's memory, of both versions of control groups.
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -73,8 +73,8 @@ def runs_in_process(
     return bool(outputs) and all(map(is_local_path, outputs))
 
 
-def most_replayed() -> int:
-    """Return up to how many events and watches, in total, this process replays a trace."""
+def most_rows_in_memory() -> int:
+    """Return how many events and watches of a replay, or compared events of an import, may be in memory."""
     return int(max(_LEAST_BYTES, _memory_bytes() * _MEMORY_SHARE) / _BYTES_PER_ROW)
 
 

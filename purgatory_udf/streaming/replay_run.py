@@ -434,7 +434,7 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
     count, batch_events = events.survey.events, options.config.batch_events
     if count > batch_events and batch_events != Config().batch_events:
         raise NeedsSparkError(f"{count:,} events are more than one batch (batch_events is {batch_events:,})")
-    if count + events.most_watches() > backend_choice.most_replayed():
+    if count + events.most_watches() > backend_choice.most_rows_in_memory():
         raise NeedsSparkError(
             f"{events.path}: {count:,} events and up to {events.most_watches():,} watches, which may not fit in memory"
         )

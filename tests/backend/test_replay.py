@@ -86,11 +86,11 @@ def test_inspect_explains_missing_state(whole: Path, tmp_path: Path) -> None:
 def test_too_many_watches_need_spark(events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partitions = DeltaTable(str(events)).to_pyarrow_table().column("partitions").to_pylist()
     needed = len(partitions) + sum(len(some or ()) for some in partitions)
-    monkeypatch.setattr(backend_choice, "most_replayed", lambda: needed - 1)
+    monkeypatch.setattr(backend_choice, "most_rows_in_memory", lambda: needed - 1)
     with pytest.raises(NeedsSparkError, match="watches, which may not fit in memory"):
         run_replay_job(events, tmp_path / "more")
     assert not (tmp_path / "more" / "runs").exists()
-    monkeypatch.setattr(backend_choice, "most_replayed", lambda: needed)
+    monkeypatch.setattr(backend_choice, "most_rows_in_memory", lambda: needed)
     assert run_replay_job(events, tmp_path / "as-many") == 0
 
 

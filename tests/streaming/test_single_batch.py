@@ -40,9 +40,9 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     assert is_refused(replace(options, config=Config(grouping="shard")))
     assert not is_refused(replace(options, config=Config(grouping="broker", batch_events=1)))
     # The trace has one event with two watches.
-    monkeypatch.setattr(backend_choice, "most_replayed", lambda: 3)
+    monkeypatch.setattr(backend_choice, "most_rows_in_memory", lambda: 3)
     assert not is_refused()
-    monkeypatch.setattr(backend_choice, "most_replayed", lambda: 2)
+    monkeypatch.setattr(backend_choice, "most_rows_in_memory", lambda: 2)
     assert is_refused()
     assert not is_refused(replace(options, any_size=True))
     assert is_refused(replace(options, any_size=True, config=Config(grouping="shard")))
@@ -70,10 +70,10 @@ def test_memory_for_replay_is_that_of_container(tmp_path: Path, monkeypatch: pyt
     for text, memory in (("max", of_machine), ("6000", 6000), (str(1 << 62), of_machine)):
         limit.write_text(f"{text}\n")
         monkeypatch.setattr(backend_choice, "_LEAST_BYTES", 0)
-        assert backend_choice.most_replayed() == int(memory / 6 / 1000)
+        assert backend_choice.most_rows_in_memory() == int(memory / 6 / 1000)
     limit.write_text("6000")
     monkeypatch.setattr(backend_choice, "_LEAST_BYTES", 2000)
-    assert backend_choice.most_replayed() == 2
+    assert backend_choice.most_rows_in_memory() == 2
 
 
 def test_gauges_are_read_until_last_operation_has_ended(tmp_path: Path) -> None:

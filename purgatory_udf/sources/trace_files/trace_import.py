@@ -24,6 +24,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENTS, REJECTED_EVENTS, TABLES
+from purgatory_udf.launch import backend_choice
 from purgatory_udf.sources.trace_files.event_order import (
     assign_seq,
     file_start_times,
@@ -94,7 +95,8 @@ def decide_rows(
         options: Options of the import.
 
     Raises:
-        NeedsSparkError: If a moment has too many events, and the backend is this process.
+        NeedsSparkError: The backend is this process, and a moment has too many events, or too many events have to be
+            compared.
     """
     sources = [file.name for file in source.files]
     lines = staged.where_null("rule", null=False).select(*PLACE.names)
@@ -103,6 +105,9 @@ def decide_rows(
     cuts = file_start_times(totals, options.events_per_file) if is_decided else None
     if isinstance(backend, LocalBackend):
         if not is_decided:
+            count = sum(piece.events for piece in totals)
+            if count > backend_choice.most_rows_in_memory():
+                raise NeedsSparkError(f"some of {count:,} events are late or repeat a seq, which may not fit in memory")
             return _decide_refused(backend, staged, totals, source, run_id, options, rejected)
         if cuts is None:
             raise NeedsSparkError("a moment has too many events for this process")
@@ -183,7 +188,9 @@ def _with_text(backend: Backend, compared: DataFrame, totals: Sequence[PieceTota
     }
     texts = source.texts(backend, before)
     assert isinstance(texts, SparkDataset)
-    return refused.join(texts.frame.withColumnRenamed("text", "raw"), ["file", "line"])
+    # Spark would broadcast the texts, which have no limit, to all workers.
+    raw = texts.frame.withColumnRenamed("text", "raw").hint("merge")
+    return refused.hint("merge").join(raw, ["file", "line"])
 
 
 log = logging.getLogger(__name__)

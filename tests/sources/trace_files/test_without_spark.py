@@ -17,7 +17,8 @@ from jobs import ingest
 from purgatory_udf.backend import spilled_dataset
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.launch.backend_choice import ANY_BYTES, IMPORTED_BYTES, open_local, runs_in_process
+from purgatory_udf.launch import backend_choice
+from purgatory_udf.launch.backend_choice import ANY_BYTES, open_local, runs_in_process
 from purgatory_udf.sources.trace_files import event_order, trace_import
 from purgatory_udf.storage.event_staging import is_in_time_order
 from tests.support.outcome_folder import SAMPLE
@@ -65,24 +66,34 @@ def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_unsupported_inputs_need_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parquet and large traces, which the launcher sees; and a crowded moment, before anything is written."""
+    """Parquet, which the launcher sees; a crowded moment, and many late events, before anything is written."""
     moment = json.dumps({"time_us": 1_000_000, "type": "clock", "broker": 1})
     (tmp_path / "trace.jsonl").write_text(f"{moment}\n" * 100)
     monkeypatch.setattr(event_order, "MAX_FILE_RATIO", 0)
     for name in ("large.jsonl", "request.log"):
         with open(tmp_path / name, "wb") as file:
-            file.truncate(IMPORTED_BYTES + 1)
-    others = ["--from", "parquet", str(tmp_path)], [str(tmp_path / "large.jsonl")]
+            file.truncate(3 << 30)
     (tmp_path / "trace.parquet").touch()
     out = ["--out", str(tmp_path / "out")]
-    for words in others:
-        assert ingest.main.check([*words, *out]) is None
-        assert not runs_in_process(ingest.main.inputs, [], ANY_BYTES, spark_options=False, settings={}, environ={})
-    assert ingest.main.check(["--from", "request-log", str(tmp_path / "request.log"), *out]) is None
-    assert runs_in_process(ingest.main.inputs, [], ANY_BYTES, spark_options=False, settings={}, environ={})
-    with pytest.raises(NeedsSparkError):
+    for form, name, in_process in (
+        ("parquet", "", False),
+        ("jsonl", "large.jsonl", True),
+        ("request-log", "request.log", True),
+    ):
+        assert ingest.main.check(["--from", form, str(tmp_path / name), *out]) is None
+        chosen = runs_in_process(ingest.main.inputs, [], ANY_BYTES, spark_options=False, settings={}, environ={})
+        assert chosen == in_process
+    with pytest.raises(NeedsSparkError, match="a moment has too many events"):
         ingest.main.status([str(tmp_path / "trace.jsonl"), *out], open_local)
+    monkeypatch.undo()
+    late = json.dumps({"time_us": 1, "type": "clock", "broker": 1})
+    (tmp_path / "late.jsonl").write_text(f"{moment}\n{late}\n")
+    monkeypatch.setattr(backend_choice, "most_rows_in_memory", lambda: 1)
+    with pytest.raises(NeedsSparkError, match="some of 2 events are late or repeat a seq"):
+        ingest.main.status([str(tmp_path / "late.jsonl"), *out], open_local)
     assert not (tmp_path / "out" / "events").exists()
+    monkeypatch.setattr(backend_choice, "most_rows_in_memory", lambda: 2)
+    assert ingest.main.status([str(tmp_path / "late.jsonl"), *out, "--max-rejected", "50"], open_local) == 0
 
 
 @pytest.mark.parametrize(
