@@ -110,8 +110,8 @@ def _checks(**given: Any) -> None:
 
 
 def _needs_spark(**given: Any) -> bool:
-    # Rows of request logs and of JSON Lines are spilled, so inputs may have any size.
-    return _options_of(**given).form not in (InputFormat.REQUEST_LOG, InputFormat.JSONL)
+    # Rows of files are spilled, so these may have any size.
+    return _options_of(**given).form is InputFormat.KAFKA
 
 
 def _in_python(**given: Any) -> bool:

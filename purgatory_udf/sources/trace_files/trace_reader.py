@@ -313,7 +313,8 @@ def rows_of(piece: Piece) -> Iterator[Chunk]:
         parquet = pq.ParquetFile(file)
         columns = [name for name in FIELDS.names if name in parquet.schema_arrow.names]
         try:
-            for batch in parquet.iter_batches(ROWS_AT_ONCE, row_groups=[piece.index], columns=columns):
+            # Tasks are parallel already, possibly in forked processes.
+            for batch in parquet.iter_batches(ROWS_AT_ONCE, [piece.index], columns, use_threads=False):
                 yield Chunk([_given(row) for row in batch.to_pylist()])
         except (OSError, pa.ArrowException) as error:
             reason = f"damaged Parquet: row group {piece.index}: {str(error).splitlines()[0]}"

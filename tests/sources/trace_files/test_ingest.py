@@ -56,7 +56,9 @@ def ingest_in_process(out: Path) -> Ingest:
     return _ingest_by(open_local(), out)
 
 
-def test_all_event_types_are_imported(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
+@pytest.mark.parametrize("where", ["run_ingest", "ingest_in_process"])
+def test_all_event_types_are_imported(where: str, request: pytest.FixtureRequest, tmp_path: Path, out: Path) -> None:
+    run_ingest: Ingest = request.getfixturevalue(where)
     given = [{**event, "time_us": START + place, "seq": 100 - place} for place, event in enumerate(WHOLE.values())]
     path = write(tmp_path / "a.jsonl", given)
     report = run_ingest(path, run_id="monday")
@@ -282,7 +284,11 @@ def test_many_files_are_in_time_order(spark: SparkSession, out: Path) -> None:
     assert sum(map(len, milliseconds)) == len(set().union(*milliseconds))
 
 
-def test_wrong_parquet_schema_writes_nothing(run_ingest: Ingest, tmp_path: Path, out: Path) -> None:
+@pytest.mark.parametrize("where", ["run_ingest", "ingest_in_process"])
+def test_wrong_parquet_schema_writes_nothing(
+    where: str, request: pytest.FixtureRequest, tmp_path: Path, out: Path
+) -> None:
+    run_ingest: Ingest = request.getfixturevalue(where)
     good, bad = tmp_path / "a.parquet", tmp_path / "b.parquet"
     pq.write_table(pa.table({"time_us": [START], "type": ["clock"]}), good)
     pq.write_table(pa.table({"time_us": ["noon"], "type": ["clock"]}), bad)

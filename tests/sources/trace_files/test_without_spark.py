@@ -66,7 +66,7 @@ def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_unsupported_inputs_need_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parquet, which the launcher sees; a crowded moment, and many late events, before anything is written."""
+    """Topics, which the launcher sees; a crowded moment, and many late events, before anything is written."""
     moment = json.dumps({"time_us": 1_000_000, "type": "clock", "broker": 1})
     (tmp_path / "trace.jsonl").write_text(f"{moment}\n" * 100)
     monkeypatch.setattr(event_order, "MAX_FILE_RATIO", 0)
@@ -75,14 +75,12 @@ def test_unsupported_inputs_need_spark(tmp_path: Path, monkeypatch: pytest.Monke
             file.truncate(3 << 30)
     (tmp_path / "trace.parquet").touch()
     out = ["--out", str(tmp_path / "out")]
-    for form, name, in_process in (
-        ("parquet", "", False),
-        ("jsonl", "large.jsonl", True),
-        ("request-log", "request.log", True),
-    ):
-        assert ingest.main.check(["--from", form, str(tmp_path / name), *out]) is None
+    topic = ["--from", "kafka", "--bootstrap", "broker:9092", "--topic", "trace"]
+    files = (["--from", "parquet", ""], ["large.jsonl"], ["--from", "request-log", "request.log"])
+    for words in (topic, *([*form, str(tmp_path / name)] for *form, name in files)):
+        assert ingest.main.check([*words, *out]) is None
         chosen = runs_in_process(ingest.main.inputs, [], ANY_BYTES, spark_options=False, settings={}, environ={})
-        assert chosen == in_process
+        assert chosen == (words is not topic)
     with pytest.raises(NeedsSparkError, match="a moment has too many events"):
         ingest.main.status([str(tmp_path / "trace.jsonl"), *out], open_local)
     monkeypatch.undo()
