@@ -58,7 +58,7 @@ def validate_trace(path: Path) -> LineCounts:
     """Validate a file of JSON Lines; blank lines are skipped."""
     totals = [0, 0, 0, 0]
     for piece in _pieces(path):
-        batches = list(validate_piece(piece, lines_of(piece), read_line, as_text, lines=True))
+        batches = list(validate_piece(piece, lines_of(piece), read_line, as_text, bytes))
         rows_read = [row for batch in batches for row in batch.to_pylist()]
         end = rows_read[-1]
         accepted = sum(unpack(row["packed"]).num_rows for row in rows_read if row["packed"])

@@ -130,7 +130,7 @@ def validate_piece(
     chunks: Iterable[Chunk],
     read: Read,
     as_text: Callable[[Any], str],
-    lines: bool = False,
+    as_line: Callable[[Any], bytes] | None = None,
     sample_interval: int = SAMPLE_INTERVAL,
 ) -> Iterator[pa.RecordBatch]:
     """Validate the items of a piece, and yield VALIDATED rows.
@@ -140,14 +140,14 @@ def validate_piece(
         chunks: Its items.
         read: Returns the event of an item, or None if it is blank. Raises `Rejection`.
         as_text: Returns the raw text of an item.
-        lines: Whether items are lines of JSON, most of which are decoded in bulk.
+        as_line: Returns an item as a line of JSON. Most lines are decoded in bulk; `read` gets the others.
         sample_interval: Interval of the sampled times.
     """
     totals = PieceTotals(piece.file, piece.index)
     rules: Counter[str] = Counter()
     for chunk in chunks:
         with _no_garbage_collection():
-            events, rejected = _validate_chunk(chunk, read, lines)
+            events, rejected = _validate_chunk(chunk, read, as_line)
             line = totals.line
             latest = _add(totals, events, sample_interval)
             rows = [
@@ -185,14 +185,17 @@ class _Events:
     latest: np.ndarray
 
 
-def _validate_chunk(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[int, Rejection]]]:
+def _validate_chunk(
+    chunk: Chunk, read: Read, as_line: Callable[[Any], bytes] | None
+) -> tuple[_Events, list[tuple[int, Rejection]]]:
     """Return the events of a chunk, and (number, rejection) of its rejected items, in order."""
     last = len(chunk.items) - 1 if chunk.broken else len(chunk.items)
     batches: list[pa.RecordBatch] = []
     numbers: list[np.ndarray] = []
     left: Sequence[int] = range(last)
-    if lines:
-        batches, numbers, left = decode_lines([b"" if number in chunk.cut else chunk.items[number] for number in left])
+    if as_line is not None:
+        items = [b"" if number in chunk.cut else as_line(chunk.items[number]) for number in left]
+        batches, numbers, left = decode_lines(items)
     rejected: list[tuple[int, Rejection]] = []
     others: list[dict[str, Any]] = []
     kept: list[int] = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
+import msgspec
 import pyarrow as pa
 from pyarrow import parquet as pq
 
@@ -170,7 +171,7 @@ class _JsonLines:
         return lines_of(piece)
 
     def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]:
-        return validate_piece(piece, lines_of(piece), read_line, as_text, lines=True, sample_interval=sample_interval)
+        return validate_piece(piece, lines_of(piece), read_line, as_text, bytes, sample_interval)
 
     def text(self, item: object) -> str:
         assert isinstance(item, bytes)
@@ -182,7 +183,7 @@ class _Parquet:
         return rows_of(piece)
 
     def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]:
-        return validate_piece(piece, rows_of(piece), read_row, row_as_text, sample_interval=sample_interval)
+        return validate_piece(piece, rows_of(piece), read_row, row_as_text, msgspec.json.encode, sample_interval)
 
     def text(self, item: object) -> str:
         assert item is None or isinstance(item, dict)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
@@ -24,7 +25,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
     groups = [row["row_group"] for row in footer_of(0, file).to_pylist()]
     pieces = [Piece(0, group, file, 0, 1) for group in groups]
     return [
-        row for piece in pieces for row in unpacked_rows(validate_piece(piece, rows_of(piece), read_row, row_as_text))
+        row
+        for piece in pieces
+        for row in unpacked_rows(validate_piece(piece, rows_of(piece), read_row, row_as_text, msgspec.json.encode))
     ]
 
 

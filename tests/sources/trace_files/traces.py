@@ -64,7 +64,7 @@ def validated_rows(path: Path, piece_bytes: int = 1 << 20, fast: bool = True) ->
     return [
         row
         for piece in pieces_of(path, piece_bytes)
-        for row in unpacked_rows(validate_piece(piece, lines_of(piece), read_line, as_text, lines=fast))
+        for row in unpacked_rows(validate_piece(piece, lines_of(piece), read_line, as_text, bytes if fast else None))
     ]
 
 
