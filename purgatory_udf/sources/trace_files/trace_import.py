@@ -190,7 +190,7 @@ def _with_text(backend: Backend, compared: DataFrame, totals: Sequence[PieceTota
     assert isinstance(texts, SparkDataset)
     # Spark would broadcast the texts, which have no limit, to all workers.
     raw = texts.frame.withColumnRenamed("text", "raw").hint("merge")
-    return refused.hint("merge").join(raw, ["file", "line"])
+    return refused.join(raw, ["file", "line"])
 
 
 log = logging.getLogger(__name__)

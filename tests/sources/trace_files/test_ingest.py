@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from purgatory_udf.backend.backend import Backend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.sources.trace_files import trace_import
 from purgatory_udf.sources.trace_files.trace_import import ingest
 from purgatory_udf.sources.trace_files.trace_reader import IngestOptions, IngestReport
 from purgatory_udf.storage.event_staging import write_in_time_order
@@ -27,7 +29,7 @@ from tests.sources.trace_files.tables import Row, events, events_by_file, reason
 from tests.sources.trace_files.traces import START, Event, as_lines, clock, high_watermark, write
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Ingest = Callable[..., IngestReport]
 
@@ -241,6 +243,24 @@ def out_of_order(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     }
     paths = [str(write(folder / f"{name}.jsonl", events_of_it)) for name, events_of_it in given.items()]
     return folder, ingest(session, IngestOptions(paths, str(folder / "out"), max_disorder_ms=1, piece_bytes=10))
+
+
+def test_texts_of_late_lines_are_not_broadcast(
+    run_ingest: Ingest, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a million lines exceed the memory that Spark has for a broadcast."""
+    joined: list[DataFrame] = []
+    with_text = trace_import._with_text
+
+    def kept(*arguments: Any) -> DataFrame:
+        joined.append(with_text(*arguments))
+        return joined[0]
+
+    monkeypatch.setattr(trace_import, "_with_text", kept)
+    report = run_ingest(write(tmp_path / "a.jsonl", [clock(5), clock(1)]))
+    assert (report.by_rule, len(rejected(out))) == ({"late": 1}, 1)
+    plan = joined[0]._jdf.queryExecution().optimizedPlan().toString()
+    assert re.search(r"Join Inner, .*, rightHint=\(strategy=merge\)", plan), plan
 
 
 def test_repeated_seq_names_first_line(out_of_order: tuple[Path, IngestReport]) -> None:
