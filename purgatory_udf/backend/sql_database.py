@@ -349,6 +349,8 @@ class DuckDatabase(SqlDatabase):
         if threading.current_thread() is not threading.main_thread():
             return execute()
         with ThreadPoolExecutor(1) as thread:
+            # Ctrl-C while the thread starts would let the executor forget it, and the query outlive this call.
+            thread.submit(int).result()
             try:
                 return thread.submit(execute).result()
             except KeyboardInterrupt:

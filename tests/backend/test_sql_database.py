@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -471,3 +472,26 @@ def test_interrupt_stops_a_query() -> None:
         signal.signal(signal.SIGINT, before)
     assert 0 < read < most
     assert database.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
+
+
+def test_interrupt_before_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C while the thread of a query starts, the query is not executed."""
+    start, batch, read = threading.Thread.start, pa.record_batch({"number": [1]}), 0
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        while read < 100_000:
+            read += 1
+            yield batch
+
+    database = DuckDatabase()
+    database.add_rows("many", pa.RecordBatchReader.from_batches(batch.schema, batches()))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(threading.Thread, "start", interrupted)
+        database.query("SELECT sum(number) AS total FROM many")
+    assert database.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
+    assert read == 0
