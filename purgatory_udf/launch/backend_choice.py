@@ -8,7 +8,9 @@ NeedsSparkError before it has any effect, and the launcher starts it again in Sp
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,10 +40,12 @@ PYTHON = ("spark-local-python.conf",)
 # Maximum size, in bytes, of inputs that this process replays in memory.
 REPLAYED_BYTES = 1_000_000_000
 # Bytes of memory that a replay takes for an event and for a watch, and an import for an event that it rejects because
-# of others. They may take a share of this machine's memory, but at least so many bytes.
+# of others. They may take a share of this machine's memory and half of what is free, but at least so many bytes.
 _BYTES_PER_ROW, _MEMORY_SHARE, _LEAST_BYTES = 1_000, 1 / 6, 1_500_000_000
 # Files with the limit of a container's memory, of both versions of control groups.
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Linux's file with the memory that is free.
+_MEMORY = Path("/proc/meminfo")
 # Limit for a step of a followed topic: its messages and the rows held back by the previous step.
 FOLLOWED_BYTES = 64_000_000
 
@@ -75,7 +79,7 @@ def runs_in_process(
 
 def most_rows_in_memory() -> int:
     """Return how many events and watches of a replay, or compared events of an import, may be in memory."""
-    return int(max(_LEAST_BYTES, _memory_bytes() * _MEMORY_SHARE) / _BYTES_PER_ROW)
+    return int(max(_LEAST_BYTES, min(_memory_bytes() * _MEMORY_SHARE, _free_bytes() / 2)) / _BYTES_PER_ROW)
 
 
 def _memory_bytes() -> int:
@@ -86,6 +90,15 @@ def _memory_bytes() -> int:
         with suppress(OSError, ValueError):
             sizes.append(int(Path(limit).read_text(encoding="ascii")))
     return min(sizes)
+
+
+def _free_bytes() -> float:
+    """Return the memory of this machine that other processes have left; infinity if it is unknown, as on macOS."""
+    with suppress(OSError):
+        available = re.search(r"^MemAvailable: +(\d+) kB$", _MEMORY.read_text(encoding="ascii"), re.MULTILINE)
+        if available:
+            return int(available[1]) * 1024
+    return math.inf
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:

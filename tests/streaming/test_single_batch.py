@@ -66,6 +66,7 @@ def test_this_process_replays_all_events_as_one_batch(tmp_path: Path) -> None:
 def test_memory_for_replay_is_that_of_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit, none = tmp_path / "memory.max", tmp_path / "missing"
     monkeypatch.setattr(backend_choice, "_CONTAINER_LIMITS", (str(none), str(limit)))
+    monkeypatch.setattr(backend_choice, "_MEMORY", none)
     of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for text, memory in (("max", of_machine), ("6000", 6000), (str(1 << 62), of_machine)):
         limit.write_text(f"{text}\n")
@@ -74,6 +75,18 @@ def test_memory_for_replay_is_that_of_container(tmp_path: Path, monkeypatch: pyt
     limit.write_text("6000")
     monkeypatch.setattr(backend_choice, "_LEAST_BYTES", 2000)
     assert backend_choice.most_rows_in_memory() == 2
+
+
+def test_memory_for_replay_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, limit = tmp_path / "meminfo", tmp_path / "memory.max"
+    limit.write_text("6000000")
+    monkeypatch.setattr(backend_choice, "_CONTAINER_LIMITS", (str(limit),))
+    monkeypatch.setattr(backend_choice, "_MEMORY", memory)
+    monkeypatch.setattr(backend_choice, "_LEAST_BYTES", 0)
+    assert backend_choice.most_rows_in_memory() == 1000
+    for text, rows in (("MemTotal: 9 kB\n", 1000), ("MemFree: 1 kB\nMemAvailable:     1000 kB\n", 512)):
+        memory.write_text(text)
+        assert backend_choice.most_rows_in_memory() == rows
 
 
 def test_gauges_are_read_until_last_operation_has_ended(tmp_path: Path) -> None:
