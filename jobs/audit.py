@@ -28,9 +28,13 @@ def main(
 ) -> None:
     """Check the invariants of a replay's tables; exit status 1 if one is violated."""
     from purgatory_udf.answers.audit import as_json, audit, report, require_all
+    from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.backend.file_system import write_json
+    from purgatory_udf.common.console import CommandSteps
 
-    findings = audit(open_backend(), out)
+    backend = open_backend()
+    with CommandSteps(running_tasks(backend)):
+        findings = audit(backend, out)
     if json != Path("-"):
         print("\n".join(report(findings)))
     if json is not None:

@@ -69,12 +69,14 @@ def main(
 ) -> None:
     """Name the broker, client, member or setting behind unusual waits; write the tables blame and findings."""
     from purgatory_udf.answers.diagnosis.diagnosis_run import as_json, as_text, comparison, diagnose, sentences
+    from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.backend.file_system import replace_file
-    from purgatory_udf.common.console import printable
+    from purgatory_udf.common.console import CommandSteps, printable
 
     backend = open_backend()
-    diagnosis = diagnose(backend, out).within(_moment("--from", start), _moment("--to", end))
-    earlier = diagnose(backend, baseline) if baseline else None
+    with CommandSteps(running_tasks(backend)):
+        diagnosis = diagnose(backend, out).within(_moment("--from", start), _moment("--to", end))
+        earlier = diagnose(backend, baseline) if baseline else None
     compared = {} if earlier is None else {"baseline": as_json(diagnosis, earlier)}
     if json == Path("-"):
         print(as_text(diagnosis, **compared), end="")

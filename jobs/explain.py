@@ -58,11 +58,14 @@ def main(
     Give one of --operation, --request-id, --group, --client, --member and --record; --member may have a --group.
     """
     from purgatory_udf.answers.explain import explain
+    from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.backend.file_system import write_json
-    from purgatory_udf.common.console import printable
+    from purgatory_udf.common.console import CommandSteps, printable
 
     question = Question(operation, request_id, group, client, member, record)
-    lines = explain(open_backend(), out, question, top)
+    backend = open_backend()
+    with CommandSteps(running_tasks(backend)):
+        lines = explain(backend, out, question, top)
     if json != Path("-"):
         print("\n".join(map(printable, lines)))
     if json is not None:

@@ -64,11 +64,15 @@ def main(
 ) -> None:
     """Compare recorded and replayed operations: outcomes, waits, and the causes of differences."""
     from purgatory_udf.answers.fidelity_run import FidelityOptions, run_fidelity
+    from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.backend.file_system import write_json
+    from purgatory_udf.common.console import CommandSteps
     from purgatory_udf.sources.request_log.log_files import zone_of
 
     options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))
-    fidelity = run_fidelity(open_backend(), options)
+    backend = open_backend()
+    with CommandSteps(running_tasks(backend)):
+        fidelity = run_fidelity(backend, options)
     if json != Path("-"):
         print("\n".join(fidelity.summary()))
     if json is not None:

@@ -73,17 +73,20 @@ def main(
     from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose
     from purgatory_udf.answers.metrics import as_json, summary, write_metrics
     from purgatory_udf.answers.prometheus import write_prometheus
+    from purgatory_udf.backend.backend import running_tasks
     from purgatory_udf.backend.file_system import write_json
+    from purgatory_udf.common.console import CommandSteps
 
     options = _options(window_ms, by, bytes_per_watch, top)
     backend = open_backend()
-    metrics = write_metrics(backend, out, options)
-    is_text = json != Path("-")
-    if is_text:
-        print("\n".join(summary(metrics)))
-    if prometheus is not None:
-        write_prometheus(metrics, prometheus, diagnose(backend, out).findings)
-        if is_text:
+    with CommandSteps(running_tasks(backend)):
+        metrics = write_metrics(backend, out, options)
+        lines = summary(metrics)
+        if prometheus is not None:
+            write_prometheus(metrics, prometheus, diagnose(backend, out).findings)
+    if json != Path("-"):
+        print("\n".join(lines))
+        if prometheus is not None:
             print(f"Prometheus: {prometheus}")
     if json is not None:
         write_json(json, as_json(metrics))

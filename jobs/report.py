@@ -44,10 +44,15 @@ def main(
 ) -> None:
     """Write a self-contained HTML report: outcomes over time, purgatory sizes, slow operations and causes."""
     from purgatory_udf.answers.report import write_report
+    from purgatory_udf.backend.backend import running_tasks
+    from purgatory_udf.common.console import CommandSteps
 
     file = _file(out, html)
     options = MetricsOptions(window_ms=window_ms, top=top)
-    print(f"Report: {write_report(open_backend(), out, options, file)}")
+    backend = open_backend()
+    with CommandSteps(running_tasks(backend)):
+        write_report(backend, out, options, file)
+    print(f"Report: {file}")
 
 
 if __name__ == "__main__":

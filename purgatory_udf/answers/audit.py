@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.answers.run_tables import RunTables
-from purgatory_udf.common.console import Table
+from purgatory_udf.common.console import Table, report_step
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.storage import run_records
@@ -138,6 +138,7 @@ class _Audit:
 
     def _check(self, query: str) -> list[InvariantCheck]:
         """Run a query of `sql/audit` and return a finding for each of its invariants."""
+        report_step(f"checking {query}")
         selected, invariants = self._tables.text(f"audit/{query}"), INVARIANTS[query]
         counts = (f"count({column}) AS {column}, count_if(NOT {column}) AS not_{column}" for column in invariants)
         (counted,) = self._rows(f"SELECT {', '.join(counts)} FROM ({selected}) checked")

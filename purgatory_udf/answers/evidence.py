@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from purgatory_udf.common.console import report_step
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -107,6 +109,7 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
     """
     remote_fetch = tables.run.configuration.get("remote_fetch")
     waits_as_requested = remote_fetch is not None and remote_fetch["max_wait_ms"] is None
+    report_step("reading the events of operations")
     by_id = {operation_id: Evidence(operation_id, None, waits_as_requested=waits_as_requested) for operation_id in ids}
     tables.add_rows("wanted", pa.table([list(by_id)], schema=_WANTED))
     for end in tables.rows("explain/ends"):

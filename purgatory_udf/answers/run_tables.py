@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from purgatory_udf.backend.backend import backend_of
 from purgatory_udf.backend.sql_database import Parameters, SqlDatabase
+from purgatory_udf.common.console import report_step
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.storage import run_records
@@ -154,6 +155,7 @@ class RunTables:
         computed = [name for name in names if name not in self._materialized]
         for name in computed:
             self.add(name)
+            report_step(f"computing {name}")
             self.database.keep(f"{self._prefix}{name}")
         self._materialized.update(computed)
         try:
@@ -193,6 +195,7 @@ class RunTables:
             parameters: Parameters of the query.
             options: Options of the database's `save`; `constants` are further columns with one value.
         """
+        report_step(f"writing {path.rpartition('/')[2]}")
         constants = {"run_id": self.run.run_id, **options.pop("constants", {})}
         self.database.save(self.text(name), path, schema, parameters, constants=constants, **options)
 

@@ -29,6 +29,8 @@ Tasks = Callable[[], tuple[int, int]]
 LOOK_EVERY = 0.5
 # Seconds of a phase until the first log line about its progress, and the longest interval between two such lines.
 FIRST_LINE_AFTER, LINE_EVERY = 5.0, 60.0
+# Seconds until the steps of a command are shown on a terminal.
+SHOWN_AFTER = 1.0
 
 # What a panic of a Rust library prints; libraries for Python also raise it as an error.
 _PANIC = re.compile(
@@ -162,11 +164,70 @@ class Phases:
 
     def _progress(self) -> str:
         """Return what the phase has done so far: finished tasks, or lines read; empty if neither is known."""
-        done, all_tasks = self._tasks()
-        if all_tasks:
-            return f"{done:,} of {all_tasks:,} tasks"
+        tasks = _finished(self._tasks)
+        if tasks:
+            return tasks
         size, lines = (now - before for now, before in zip(read_totals.sums(), self._read_before, strict=True))
         return f"{lines:,} lines, {size / 1e6:,.0f} MB of text" if size else ""
+
+
+class CommandSteps:
+    """Context manager that shows the step of a command with many queries, which usually takes a few seconds.
+
+    `report_step` reports steps to it. A thread shows the newest one with the number of finished tasks of Spark: on a
+    terminal after the first second, otherwise as a log line after 5, 15, 35 and 75 s, and then each minute.
+    """
+
+    def __init__(self, tasks: Tasks, stream: TextIO | None = None, every: float = LOOK_EVERY) -> None:
+        self._tasks, self._stream, self._every = tasks, stream or sys.stderr, every
+        self._step = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> CommandSteps:
+        _shown.append(self)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _shown.remove(self)
+        self._stop.set()
+        self._thread.join()
+
+    def __call__(self, step: str) -> None:
+        self._step = step
+
+    def _watch(self) -> None:
+        if not self._stream.isatty():
+            interval = FIRST_LINE_AFTER
+            while not self._stop.wait(interval):
+                if self._step:
+                    log.info("%s", self._text())
+                interval = min(2 * interval, LINE_EVERY)
+            return
+        status = None if self._stop.wait(SHOWN_AFTER) else _status_line(self._stream)
+        if status:
+            with status:
+                while not self._stop.wait(self._every):
+                    status.update(self._text())
+
+    def _text(self) -> str:
+        return " · ".join(filter(None, [self._step, _finished(self._tasks)]))
+
+
+_shown: list[CommandSteps] = []
+
+
+def report_step(step: str) -> None:
+    """Show what the command does now, such as `computing waits`, if it shows its steps."""
+    for steps in _shown:
+        steps(step)
+
+
+def _finished(tasks: Tasks) -> str:
+    """Return how many tasks are finished, or an empty text if there are none."""
+    done, all_tasks = tasks()
+    return f"{done:,} of {all_tasks:,} tasks" if all_tasks else ""
 
 
 def _status_line(stream: TextIO) -> Status | None:

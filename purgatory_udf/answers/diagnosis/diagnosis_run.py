@@ -33,6 +33,7 @@ from purgatory_udf.answers.diagnosis.follower_incidents import replica_incidents
 from purgatory_udf.answers.diagnosis.group_incidents import failed_members, rebalance_storms, slow_members
 from purgatory_udf.answers.diagnosis.trace_facts import TraceFacts
 from purgatory_udf.answers.run_tables import RunTables
+from purgatory_udf.common.console import report_step
 from purgatory_udf.contract.tables import COMMENTED_TABLES, TABLES
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ def written_blame(tables: RunTables) -> Iterator[None]:
 def written_findings(tables: RunTables) -> Diagnosis:
     """Compute the findings of a replay in a block of `written_blame`, and write them."""
     with tables.materialized("replica_waits"):
+        report_step("looking for incidents")
         diagnosis = find_incidents(tables)
     _save(tables, diagnosis.findings)
     return diagnosis
