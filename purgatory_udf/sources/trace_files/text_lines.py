@@ -60,8 +60,9 @@ class Piece:
 class Chunk:
     """Consecutive items of a piece, enough for a batch.
 
-    `broken` is set if the last item is incomplete, and is the reason. `cut` has the reason for each item that is too
-    long, by its number; only the first bytes of these items are kept.
+    `broken` is set if the last item is incomplete, and is the reason. `cut` has the reason for each item that cannot be
+    read as a whole, by its number: of a line that is too long, only the first bytes are kept, and of a row of Parquet
+    with text that is not UTF-8, the readable characters.
     """
 
     items: Sequence[Any]

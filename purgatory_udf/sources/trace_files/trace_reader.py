@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
@@ -21,6 +22,8 @@ from purgatory_udf.backend.dataset import Dataset
 from purgatory_udf.common.console import counted
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import Rejection, as_text, read_line, read_row
+from purgatory_udf.contract.event_checks import FIELDS as FIELDS_OF
+from purgatory_udf.contract.value_types import label
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, InputFile, find_files, skipped_links
 from purgatory_udf.sources.trace_files.piece_validation import SAMPLE_INTERVAL, VALIDATED, validate_piece
 from purgatory_udf.sources.trace_files.text_lines import (
@@ -154,6 +157,8 @@ TIMES_A_FILE = 16
 REQUIRED = ("time_us", "type")
 ROWS_AT_ONCE = 4096
 FOOTER = pa.schema([("file", pa.int32()), ("row_group", pa.int32()), ("bytes", pa.int64()), ("problem", pa.string())])
+# Columns of text that may have integers instead.
+_LABELS = frozenset(field.name for fields in FIELDS_OF.values() for field in fields if field.check is label)
 
 TEXTS = pa.schema([("file", pa.int32()), ("line", pa.int64()), ("text", pa.string())])
 
@@ -264,7 +269,7 @@ def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
             parquet = pq.ParquetFile(file)
             problem = schema_problem(parquet.schema_arrow)
             sizes = [parquet.metadata.row_group(index).total_byte_size for index in range(parquet.num_row_groups)]
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         problem, sizes = f"not a Parquet file that can be read: {str(error).splitlines()[0]}", []
     if problem:
         return pa.RecordBatch.from_pylist([{"file": place, "problem": f"{source.name}: {problem}"}], schema=FOOTER)
@@ -277,11 +282,20 @@ def schema_problem(schema: pa.Schema) -> str | None:
     for name in REQUIRED:
         if name not in schema.names:
             return f"column {name} is missing, expected {FIELDS.field(name).type}"
-    for expected in FIELDS:
-        if expected.name in schema.names:
-            problem = _type_problem(expected.name, schema.field(expected.name).type, expected.type)
-            if problem:
-                return problem
+    return _fields_problem("", schema, FIELDS)
+
+
+def _fields_problem(parent: str, fields: Iterable[pa.Field], expected: Iterable[pa.Field]) -> str | None:
+    """Return the first difference between fields and the contract, or None. `parent` is the start of their names."""
+    kinds: dict[str, list[pa.DataType]] = {}
+    for given in fields:
+        kinds.setdefault(given.name, []).append(given.type)
+    for known in expected:
+        name, found = f"{parent}{known.name}", kinds.get(known.name, [])
+        problem = f"column {name} occurs {len(found)} times" if len(found) > 1 else None
+        problem = problem or next((_type_problem(name, kind, known.type) for kind in found), None)
+        if problem:
+            return problem
     return None
 
 
@@ -293,15 +307,17 @@ def _type_problem(name: str, kind: pa.DataType, expected: pa.DataType) -> str | 
     if pa.types.is_list(expected) and _is_list(kind):
         return _type_problem(f"{name}[]", kind.value_type, expected.value_type)
     if pa.types.is_struct(expected) and pa.types.is_struct(kind):
-        inner = {field.name: field.type for field in kind}
-        problems = (_type_problem(f"{name}.{f.name}", inner[f.name], f.type) for f in expected if f.name in inner)
-        return next((problem for problem in problems if problem), None)
+        return _fields_problem(f"{name}.", kind, expected)
     # Integers of any width: the contract validates the values row by row.
-    if pa.types.is_integer(expected) and pa.types.is_integer(kind):
+    if pa.types.is_integer(kind) and (pa.types.is_integer(expected) or name in _LABELS):
         return None
-    if pa.types.is_string(expected) and (pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+    if pa.types.is_string(expected) and _is_text(kind):
         return None
     return None if kind == expected else f"column {name} is {kind}, expected {expected}"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -312,14 +328,66 @@ def rows_of(piece: Piece) -> Iterator[Chunk]:
     """Yield the rows of a row group as objects without nulls. If the file is damaged, the last item is broken."""
     with piece.source.filesystem.open_input_file(piece.source.path) as file:
         parquet = pq.ParquetFile(file)
-        columns = [name for name in FIELDS.names if name in parquet.schema_arrow.names]
+        names = [name for name in parquet.schema_arrow.names if name in FIELDS.names]
         try:
             # Tasks are parallel already, possibly in forked processes.
-            for batch in parquet.iter_batches(ROWS_AT_ONCE, [piece.index], columns, use_threads=False):
-                yield Chunk([_given(row) for row in batch.to_pylist()])
+            for batch in parquet.iter_batches(ROWS_AT_ONCE, [piece.index], names, use_threads=False):
+                yield _objects_of({name: batch.column(name) for name in names})
         except (OSError, pa.ArrowException) as error:
             reason = f"damaged Parquet: row group {piece.index}: {str(error).splitlines()[0]}"
             yield Chunk([None], Rejection("broken file", reason))
+
+
+def _objects_of(columns: Mapping[str, pa.Array]) -> Chunk:
+    """Return rows as objects without nulls and unknown fields. Rows with text that is not UTF-8 are rejected."""
+    with suppress(UnicodeDecodeError):
+        return Chunk([_given(row) for row in _known(columns, as_bytes=False)])
+    items: list[Any] = []
+    not_utf8: dict[int, Rejection] = {}
+    for number, row in enumerate(_known(columns, as_bytes=True)):
+        problems: list[str] = []
+        items.append(_given(_decoded("", row, problems)))
+        if problems:
+            not_utf8[number] = Rejection("not UTF-8", problems[0])
+    return Chunk(items, cut=not_utf8)
+
+
+def _known(columns: Mapping[str, pa.Array], as_bytes: bool) -> list[dict[str, Any]]:
+    """Return the rows of columns, without unknown fields of nested records; with `as_bytes`, texts are not decoded."""
+    known = []
+    for name, column in columns.items():
+        kind = _known_type(column.type, FIELDS.field(name).type, as_bytes)
+        known.append(column if column.type == kind else column.cast(kind))
+    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(known, list(columns)).to_pylist()
+    return rows
+
+
+def _known_type(kind: pa.DataType, expected: pa.DataType, as_bytes: bool) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_list(expected) and _is_list(kind):
+        return pa.list_(_known_type(kind.value_type, expected.value_type, as_bytes))
+    if pa.types.is_struct(expected) and pa.types.is_struct(kind):
+        types = {field.name: field.type for field in expected}
+        known = (field for field in kind if field.name in types)
+        return pa.struct([(field.name, _known_type(field.type, types[field.name], as_bytes)) for field in known])
+    return pa.large_binary() if as_bytes and _is_text(kind) else kind
+
+
+def _decoded(path: str, value: Any, problems: list[str]) -> Any:
+    """Return a value with its bytes as text; bytes that are not UTF-8 become U+FFFD, and a reason in `problems`."""
+    if type(value) is dict:
+        dot = "." if path else ""
+        return {name: _decoded(f"{path}{dot}{name}", inner, problems) for name, inner in value.items()}
+    if type(value) is list:
+        return [_decoded(f"{path}[{place}]", inner, problems) for place, inner in enumerate(value)]
+    if type(value) is not bytes:
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        problems.append(f"{path}: not UTF-8: byte 0x{value[error.start]:02x} at position {error.start + 1}")
+        return as_text(value)
 
 
 def row_as_text(row: dict[str, Any] | None) -> str:

@@ -82,6 +82,14 @@ def test_rows_are_numbered_and_validated(tmp_path: Path) -> None:
             {"time_us": pa.int64(), "type": pa.string(), "partitions": pa.list_(pa.struct([("topic", pa.int64())]))},
             "column partitions[].topic is int64, expected string",
         ),
+        (
+            {
+                "time_us": pa.int64(),
+                "type": pa.string(),
+                "partitions": pa.list_(pa.struct([("topic", pa.string()), ("topic", pa.string())])),
+            },
+            "column partitions[].topic occurs 2 times",
+        ),
     ],
 )
 def test_wrong_schema_is_reported_by_column(tmp_path: Path, columns: dict[str, pa.DataType], error: str) -> None:
@@ -90,10 +98,18 @@ def test_wrong_schema_is_reported_by_column(tmp_path: Path, columns: dict[str, p
     assert problem(path).startswith(f"{path}: {error}")
 
 
+def test_repeated_column_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    names = ["time_us", "color", "color", "type", "broker", "broker"]
+    pq.write_table(pa.Table.from_arrays([pa.array([1])] * 3 + [pa.array(["clock"])] * 3, names), path)
+    assert problem(path) == f"{path}: column broker occurs 2 times"
+
+
 def test_other_widths_and_encodings_are_accepted() -> None:
     schema = pa.schema(
         [
             ("time_us", pa.uint64()),
+            ("request_id", pa.int64()),
             ("type", pa.dictionary(pa.int32(), pa.string())),
             ("broker", pa.int8()),
             ("client_id", pa.large_string()),
@@ -107,6 +123,51 @@ def test_other_widths_and_encodings_are_accepted() -> None:
         ]
     )
     assert schema_problem(schema) is None
+
+
+def test_unknown_nested_fields_are_ignored(tmp_path: Path) -> None:
+    """They may have types that JSON does not have, and equal names. A column with a dot is no field of a record."""
+    path = tmp_path / "a.parquet"
+    columns = {name: pa.array([value]) for name, value in WHOLE["delete_records"].items() if name != "partitions"}
+    names = ["topic", "partition", "offset", "at", "at"]
+    times = pa.array([b"\xff", None]), pa.array([1, 2], pa.timestamp("ns"))
+    records = pa.StructArray.from_arrays([pa.array(["t", "u"]), pa.array([0, -1]), pa.array([4, 5]), *times], names)
+    columns = {name: pa.repeat(value[0], 2) for name, value in columns.items()}
+    columns["broker.name"] = pa.array([b"\xff", None])
+    pq.write_table(pa.table({**columns, "partitions": pa.ListArray.from_arrays([0, 1, 2], records)}), path)
+    event, rejected, _ = rows(path)
+    assert [(record["topic"], record["partition"], record["offset"]) for record in event["partitions"]] == [("t", 0, 4)]
+    assert rejected["reason"] == "partitions[0].partition: expected an integer >= 0, got -1"
+    expected = {**WHOLE["delete_records"], "partitions": [{"topic": "u", "partition": -1, "offset": 5}]}
+    assert json.loads(rejected["raw"]) == expected
+
+
+def test_integers_are_labels(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    columns = {name: pa.array([value]) for name, value in WHOLE["remote_read"].items()}
+    pq.write_table(pa.table({**columns, "request_id": pa.array([2**63], pa.uint64())}), path)
+    assert rows(path)[0]["request_id"] == "9223372036854775808"
+
+
+def test_rows_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
+    """Other rows of the batch are events. Text of unknown columns is not read."""
+    path = tmp_path / "a.parquet"
+    columns = {name: pa.array([value] * 3) for name, value in WHOLE["delete_records"].items()}
+    names = ["topic", "partition", "offset"]
+    topics = pa.array([b"t", b"t", b"\xc3\xa4\xff"]).view(pa.string())
+    records = pa.StructArray.from_arrays([topics, pa.array([0, 0, 0]), pa.array([4, 4, 4])], names)
+    columns["partitions"] = pa.ListArray.from_arrays([0, 1, 2, 3], records)
+    columns["client_id"] = pa.array([None, b"\xff\xfe", b"c"]).view(pa.string())
+    columns["color"] = pa.array([b"\xff"] * 3).view(pa.string())
+    pq.write_table(pa.table(columns), path)
+    event, *rejected, _ = rows(path)
+    assert (event["line"], event["partitions"][0]["topic"]) == (1, "t")
+    assert [(row["line"], row["rule"], row["reason"]) for row in rejected] == [
+        (2, "not UTF-8", "client_id: not UTF-8: byte 0xff at position 1"),
+        (3, "not UTF-8", "partitions[0].topic: not UTF-8: byte 0xff at position 3"),
+    ]
+    raw = [json.loads(row["raw"]) for row in rejected]
+    assert raw[0]["client_id"] == "\ufffd\ufffd" and raw[1]["partitions"][0]["topic"] == "ä\ufffd"
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b'{"time_us": 1}\n' * 100])
