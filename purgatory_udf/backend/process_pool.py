@@ -1,8 +1,9 @@
-"""Parallel work on the machine's cores, in forked processes or in threads.
+"""Parallel work on the machine's cores: in forked processes, in threads, or in new processes.
 
 A fork costs tens of milliseconds, because afterwards each process copies the memory that it writes to, and its results
 have to be read. Threads have no such costs, but share the GIL, so they help if Arrow, numpy or compiled code does most
-of the work.
+of the work. `spawned_processes` are for work of seconds that queries DuckDB, writes Delta tables, or is started by a
+process with a JVM.
 
 Results of forked processes come back as Arrow in shared memory. Inputs need no transfer, because a fork has a copy of
 the memory; `work` may therefore be any function. It must neither query DuckDB nor write Delta tables, because their
@@ -21,6 +22,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
+import multiprocessing
 import os
 import pickle
 import signal
@@ -29,7 +31,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -58,7 +60,39 @@ _MAPPED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 
 def cores() -> int:
     """Return the number of processes to use: one per core on Linux; one on other systems, where forks are not safe."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    return available_cores() if sys.platform == "linux" else 1
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def spawned_processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """Open a pool of `count` new processes in the `with` block. After an error, waiting tasks are dropped.
+
+    They are spawned, not forked: a child forked from a process with a JVM may deadlock. They collect garbage as often
+    as this process. They start with SIGINT blocked: at Ctrl-C, Python would print a stack trace.
+    """
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin, gc.get_threshold())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            # Each task starts a process, because none is idle yet.
+            for _ in range(count):
+                pool.submit(int)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(*thresholds: int) -> None:
+    gc.set_threshold(*thresholds)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def release_free_memory() -> None:

@@ -225,7 +225,7 @@ def report_step(step: str) -> None:
 
 
 def _finished(tasks: Tasks) -> str:
-    """Return how many tasks are finished, or an empty text if there are none."""
+    """Return how many tasks are finished, or an empty text without tasks."""
     done, all_tasks = tasks()
     return f"{done:,} of {all_tasks:,} tasks" if all_tasks else ""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from purgatory_udf.backend.process_pool import available_cores, spawned_processes
 from purgatory_udf.common.configuration import read_mapping
 from purgatory_udf.common.console import Cell, Table, counted
 from purgatory_udf.common.errors import UserError
@@ -72,15 +70,14 @@ def simulate_all(
     A result depends only on plan and seed, not on the process. `report_phase` is called when a plan is complete.
     """
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
-    workers = min(len(tasks), _cores())
+    workers = min(len(tasks), available_cores())
     results: dict[str, list[tuple[Figures, Effects]]] = {name: [] for name in plans}
     length_s = sum(plan.duration_ms / 1000 * len(plan.readers) for _, plan, _ in tasks)
     if workers == 1 or length_s < SEQUENTIAL_S:
         for name, plan, seed in tasks:
             results[name].append(simulate_once(plan, seed))
     else:
-        # Spawned, not forked: a child forked from a process with a JVM may deadlock.
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        with spawned_processes(workers) as pool:
             waiting = [(name, pool.submit(simulate_once, plan, seed)) for name, plan, seed in tasks]
             for name, future in waiting:
                 results[name].append(future.result())
@@ -97,10 +94,6 @@ def simulate_once(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
     measurements = simulate(plan, seed)
     seconds = plan.duration_ms / 1000
     return simulated_figures(measurements, seconds), effects(measurements, seconds)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 UNCHANGED = "unchanged"

@@ -1,11 +1,15 @@
-"""Interrupts of processes that fork."""
+"""Interrupts of processes that fork or spawn others."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pyarrow as pa
 import pytest
@@ -61,3 +65,38 @@ def test_forked_process_ignores_interrupts(monkeypatch: pytest.MonkeyPatch) -> N
     assert [batch.column("part").to_pylist() for part in made for batch in part] == [[1], [2]]
     os.close(waiting)
     os.close(ready)
+
+
+# Where pytest runs in a process that ignores interrupts, the script would ignore them, too.
+_SPAWNS = """
+import gc, signal, sys, time
+from purgatory_udf.backend.process_pool import spawned_processes
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.set_threshold(5000, 50, 100)
+    try:
+        with spawned_processes(2) as pool:
+            if sys.argv[1] == "started":
+                assert pool.submit(gc.get_threshold).result() == (5000, 50, 100)
+            pool.submit(time.sleep, 600)
+            print("ready", flush=True)
+            time.sleep(600)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("state", ["starting", "started"])
+def test_interrupt_ends_spawned_processes_silently(tmp_path: Path, state: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SPAWNS)
+    command = [sys.executable, str(script), state]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        command, stdout=PIPE, stderr=STDOUT, text=True, env=environ, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout.read() == "interrupted\n"

@@ -49,7 +49,7 @@ def _predicted(cluster: str) -> Prediction:
         path = Path(folder, f"{cluster}.yaml")
         path.write_text(read_text(data_file("trials", f"{cluster}.yaml")), encoding="utf-8")
         # Each test process has one core; starting others takes as long as some simulations.
-        patch.setattr(prediction_runs, "_cores", lambda: 1)
+        patch.setattr(prediction_runs, "available_cores", lambda: 1)
         return predict(read_scenario(path), parse_variants(words), seeds=1)
 
 
