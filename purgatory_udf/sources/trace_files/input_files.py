@@ -14,7 +14,7 @@ from typing import Any
 from pyarrow import fs
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_files import files_below, identity_of
+from purgatory_udf.common.local_files import files_below, identity_of, is_local_path, require_local_path
 
 # Codecs by suffix of compressed files.
 # Text of logs compresses to about a tenth.
@@ -84,6 +84,19 @@ def find_files(
     names = {file.name for file in chosen.values()}
     skipped += (file.name for file in by_path.values() if file.name not in names)
     return [file for file in by_path.values() if file.name in names]
+
+
+def require_outside(files: Sequence[InputFile], folders: Sequence[str]) -> None:
+    """Raise `UserError` if one of the files is in one of the folders, whose content an import replaces."""
+    for folder in folders:
+        place = os.path.realpath(require_local_path(folder)) if is_local_path(folder) else None
+        for file in files:
+            if _is_local(file.filesystem):
+                is_inside = place is not None and os.path.realpath(file.path).startswith(f"{place}/")
+            else:
+                is_inside = file.name.startswith(f"{folder}/")
+            if is_inside:
+                raise UserError(f"{file.name}: is in {folder}, which the import replaces; choose another --out")
 
 
 def skipped_links(skipped: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ from purgatory_udf.sources.trace_files.event_order import (
     unpack_events,
     with_file_lines,
 )
-from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile, find_files
+from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile, find_files, require_outside
 from purgatory_udf.sources.trace_files.piece_validation import (
     PLACE,
     PieceTotals,
@@ -217,11 +217,13 @@ def ingest(
         files: The files to read; by default, those of the options' paths.
 
     Raises:
-        UserError: The input has no lines, or a file or table cannot be used.
+        UserError: The input has no lines, is in a table that is replaced, or a file or table cannot be used.
     """
     backend, layout = backend_of(session), Layout(options.out)
     require_room(backend, layout, ("events", "rejected_events"), options.overwrite)
+    tables = layout.table("events"), layout.table("rejected_events")
     source = make_source(backend, options, files)
+    require_outside(source.files, [*tables, layout.table(STAGING)])
     run = Run(options.run(source.files), "ingest", {"paths": list(map(str, options.paths))}, options.settings())
     size = sum(file.size for file in source.files)
     shown = f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
@@ -233,7 +235,6 @@ def ingest(
             raise UserError(f"{', '.join(map(str, options.paths))}: no events: the input has no lines")
         report_phase(f"sorting {counted(lines, 'line')}")
         decision = decide_rows(backend, staged, totals, source, run.run_id, options)
-        tables = layout.table("events"), layout.table("rejected_events")
         report = IngestReport(
             run.run_id, len(source.files), lines, *decision.counts, *tables, skipped=tuple(source.skipped)
         )

@@ -373,3 +373,20 @@ def test_foreign_output_is_not_overwritten(ingest_in_process: Ingest, tmp_path: 
         f"{tmp_path}/mine/events: exists, but is not a Delta table; choose another --out or move it away"
     )
     assert (tmp_path / "mine" / "events" / "precious.txt").exists()
+
+
+def test_input_in_replaced_table_is_refused(ingest_in_process: Ingest, tmp_path: Path, out: Path) -> None:
+    """The import would delete its input. Files next to the tables, and tables of other folders, may be read."""
+    path = write(out / "trace.jsonl", [clock(0, seq=1)])
+    ingest_in_process(path)
+    (file,) = (out / "events").glob("*.parquet")
+    (tmp_path / "link.parquet").symlink_to(file)
+    (tmp_path / "same").symlink_to(out)
+    for given, to in ((file, out), (tmp_path / "link.parquet", out), (file, tmp_path / "same")):
+        with pytest.raises(UserError) as caught:
+            ingest_in_process(given, source="parquet", overwrite=True, out=str(to))
+        assert str(caught.value) == f"{given}: is in {to}/events, which the import replaces; choose another --out"
+    assert len(events(out)) == 1
+    ingest_in_process(out / "events", source="parquet", out=str(tmp_path / "again"))
+    ingest_in_process(out, overwrite=True)
+    assert len(events(tmp_path / "again")) == len(events(out)) == 1
