@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +10,14 @@ import typer
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import ANY_BYTES, OpenBackend
+from purgatory_udf.storage.output_folder import local_folder
 
 
 def _checks(out: str, json: Path | None) -> None:
     """Reject unusable paths before Spark is started."""
     job.require_file("--json", json)
-    if "://" not in out and not os.environ.get("HADOOP_CONF_DIR") and not Path(out).is_dir():
+    folder = local_folder(out)
+    if folder is not None and not folder.is_dir():
         raise UserError(f"{out}: no such folder; --out names the folder of a replay")
 
 

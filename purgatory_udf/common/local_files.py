@@ -112,7 +112,7 @@ def is_small_and_local(paths: Iterable[str], most: int) -> bool:
         if not is_local_path(path):
             return False
         size = 0 if most == ANY_BYTES else local_bytes([path], left)
-        if size is None or not (size or any(_files(_local(path)))):
+        if size is None or not (size or any(_files(path))):
             return False
         left -= size
     return bool(given)
@@ -121,17 +121,16 @@ def is_small_and_local(paths: Iterable[str], most: int) -> bool:
 def is_local_path(path: str) -> bool:
     """Return whether the path is on the local file system."""
     # Hadoop's configuration may set another default file system.
-    return "://" not in _local(path) and "HADOOP_CONF_DIR" not in os.environ
+    return local_path(path) is not None and "HADOOP_CONF_DIR" not in os.environ
 
 
 def local_bytes(paths: Iterable[str], most: int) -> int | None:
     """Return the total bytes of text of local paths; None if they exceed `most`, or if a path is not local."""
     total = 0
     for path in paths:
-        local = _local(path)
-        if "://" in local:
+        if local_path(path) is None:
             return None
-        for file in _files(local):
+        for file in _files(path):
             with suppress(FileNotFoundError):
                 total += _unpacked_bytes(file)
             if total > most:
@@ -155,16 +154,15 @@ def _unpacked_bytes(file: Path) -> int:
     return max(UNPACKED_TIMES * size, stored if stored <= _MOST_GZIP_TIMES * size else 0)
 
 
-def _local(path: str) -> str:
-    return path.removeprefix("file://")
-
-
 def _files(path: str) -> Iterator[Path]:
     """Yield the files that `path` names: a file, all files of a folder, or those that match a glob pattern.
 
-    Files may be deleted at the same time.
+    A file or folder of this name takes precedence, because names may have brackets. Files may be deleted at the same
+    time.
     """
-    for match in map(Path, glob.iglob(path, recursive=True)):
+    place = local_path(path)
+    assert place is not None
+    for match in [place] if os.path.exists(place) else map(Path, glob.iglob(str(place), recursive=True)):
         if match.is_file():
             yield match
         else:

@@ -50,6 +50,17 @@ def test_small_local_tables_are_read_in_process(tmp_path: Path, monkeypatch: pyt
     assert not local_files.is_small_and_local([str(tmp_path)], backend_choice.ANY_BYTES)
 
 
+@pytest.mark.parametrize("name", ["a[1]", "b*", "c?", "d%20e f"])
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_tables_of_any_local_name_are_read_in_process(tmp_path: Path, scheme: str, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "some").write_text("rows")
+    path = f"{scheme}{tmp_path / name}"
+    assert local_files.is_small_and_local([path], backend_choice.ANY_BYTES)
+    assert local_files.is_small_and_local([path], 4)
+    assert not local_files.is_small_and_local([path], 3)
+
+
 def test_large_tables_are_not_read_in_process(tmp_path: Path) -> None:
     with (tmp_path / "part.parquet").open("wb") as file:
         file.truncate(100_000_001)
