@@ -165,9 +165,16 @@ class Output:
 
 
 def prepare_output(backend: Backend, output: Output) -> None:
-    """Raise UserError if the folder has a trace already; with `overwrite`, delete that."""
+    """Check that the folder has no trace; with `overwrite`, delete an existing one.
+
+    Raises:
+        UserError: The folder has a trace, or is a file.
+        NeedsSparkError: This process cannot write tables to the folder.
+    """
     layout = Layout(output.out)
     require_no_file(backend.files, output.out)
+    # Before the simulation, which would be repeated in Spark and write its JSON Lines twice.
+    backend.delta(output.out).is_table(output.out)
     for name in ("events", *TRUTH):
         path = layout.table(name)
         if backend.files.exists(path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.simulate import main
+from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.storage.output_folder import output_lock
 
@@ -48,3 +49,12 @@ def test_folder_that_is_in_use_or_not_writable_is_reported(tmp_path: Path, capsy
     assert f"simulate: {out}: " in capsys.readouterr().err
     assert main.status([*words, out], open_local) == 0
     assert f"{out}/events\n" in capsys.readouterr().out
+
+
+def test_folder_that_needs_spark_is_noticed_before_simulation(tmp_path: Path) -> None:
+    """Spark repeats the simulation, so that a pipe would get its JSON Lines twice."""
+    jsonl = tmp_path / "trace.jsonl"
+    words = ["--scenario", "steady", "--duration", "1", "--out", str(tmp_path / "sim[1]"), "--jsonl", str(jsonl)]
+    with pytest.raises(NeedsSparkError):
+        main.status(words, open_local)
+    assert not jsonl.exists()
