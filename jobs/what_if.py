@@ -16,7 +16,7 @@ from purgatory_udf.common.local_files import is_small_and_local
 from purgatory_udf.contract.overrides import key_hint
 from purgatory_udf.launch import job
 from purgatory_udf.launch.backend_choice import ANY_BYTES, REPLAYED_BYTES, OpenBackend
-from purgatory_udf.storage.output_folder import local_folder
+from purgatory_udf.storage.output_folder import local_folder, output_lock
 
 # Options of a simulation, and of a prediction, with their defaults.
 CLOSED_LOOP_DEFAULTS = {"seed": None, "duration": None, "scale": 1.0}
@@ -219,17 +219,18 @@ def main(
     chosen = _variants(variant, config, settings)
     folder = local_folder(out)
     file = html or (folder / "what-if.html" if folder else None)
-    backend = open_backend()
-    if events is not None:
-        recorded = recorded_brokers(backend, events)
-        chosen = [replace(each, config=with_recorded(each.config, recorded)) for each in chosen]
-        warn_of_contradictions(chosen[0].config, recorded.settings)
-        comparison = what_if(backend, events, out, chosen, file)
-    else:
-        assert closed_loop is not None
-        options = ScenarioOptions(load_scenario(closed_loop), seed, duration, scale)
-        with Phases(running_tasks(backend)) as report_phase:
-            comparison = what_if_simulated(backend, options, out, chosen, file, report_phase)
+    with output_lock(out, "what-if"):
+        backend = open_backend()
+        if events is not None:
+            recorded = recorded_brokers(backend, events)
+            chosen = [replace(each, config=with_recorded(each.config, recorded)) for each in chosen]
+            warn_of_contradictions(chosen[0].config, recorded.settings)
+            comparison = what_if(backend, events, out, chosen, file)
+        else:
+            assert closed_loop is not None
+            options = ScenarioOptions(load_scenario(closed_loop), seed, duration, scale)
+            with Phases(running_tasks(backend)) as report_phase:
+                comparison = what_if_simulated(backend, options, out, chosen, file, report_phase)
     print("\n".join(comparison.lines()))
     if file:
         print(f"Page: {file}")

@@ -18,6 +18,7 @@ from purgatory_udf.answers.what_if import HELD_FIXED, WhatIf, what_if
 from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.storage.output_folder import output_lock
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.answers.pages import Page, marks
 from tests.support.delta_lake import Lake
@@ -230,7 +231,7 @@ def test_variant_that_needs_spark_stops_before_first_replay(story_folder: Path, 
         words += ["--variant", name, *settings]
     with pytest.raises(NeedsSparkError, match="more than one batch"):
         what_if_job.main.status(words, open_local)
-    assert not (tmp_path / "out").exists()
+    assert [file.name for file in (tmp_path / "out").iterdir()] == [".what-if.lock"]
 
 
 def test_other_table_is_no_table_of_events(
@@ -250,3 +251,15 @@ def test_large_trace_needs_spark(
     words = ["--events", f"{story_folder}/events", "--out", str(tmp_path / "out"), "--variant", *HALF]
     assert what_if_job.main.check(words) is None
     assert len(what_if_job.main.inputs) == inputs
+
+
+def test_folder_in_use_or_not_writable_is_reported(
+    story_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["--events", str(story_folder / "events")], ["--closed-loop", "steady", "--duration", "1"]):
+        command = [*words, "--variant", "half", "produce.timeout_ms=x0.5", "--out"]
+        assert what_if_job.main.status([*command, "/proc/compared"], open_local) == 2
+        assert capsys.readouterr().err.startswith("what-if: /proc/compared: cannot be written: ")
+        with output_lock(str(tmp_path), "what-if"):
+            assert what_if_job.main.status([*command, str(tmp_path)], open_local) == 2
+        assert "wait until that what-if has finished" in capsys.readouterr().err
