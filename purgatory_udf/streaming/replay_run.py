@@ -426,6 +426,7 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
         raise NeedsSparkError("the replay runs as a stream, because of --follow or the setting grouping")
     if known is not None and (
         known.configuration.get("grouping") != SINGLE_BATCH_GROUPING
+        or not is_one_batch(known)
         or backend.files.exists(f"{layout.internal}/checkpoints")
     ):
         raise NeedsSparkError(f"{layout.out}: the run there was started as a stream")

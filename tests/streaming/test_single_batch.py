@@ -14,10 +14,11 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.rules.engine.partition_engine import event_table
+from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.event_source import EventTable
 from purgatory_udf.streaming.replay_run import require_single_batch, run_replay
-from purgatory_udf.streaming.run_resumption import ReplayOptions
+from purgatory_udf.streaming.run_resumption import ReplayOptions, start_or_resume
 from tests.rules.reference.timeline import Timeline
 
 
@@ -50,6 +51,18 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     (Path(layout.internal) / "checkpoints").mkdir(parents=True)
     assert is_refused(), "the run was started as a stream"
     assert not is_refused(replace(options, overwrite=True))
+
+
+def test_run_of_several_batches_is_resumed_in_spark(tmp_path: Path) -> None:
+    """Spark was killed after it had recorded the run, and before there were checkpoints."""
+    backend, events = LocalBackend(), str(tmp_path / "events")
+    write_deltalake(events, event_table(Timeline().fetch(1, "f", 100, 1, {"a": 0}).events))
+    options, layout = ReplayOptions(events, str(tmp_path / "out"), Config()), Layout(str(tmp_path / "out"))
+    started = start_or_resume(backend, options, layout, EventTable(backend, events))
+    streamed = replace(started, configuration={**started.configuration, "at_once": False})
+    run_records.save(backend, layout.table("runs"), streamed)
+    with pytest.raises(NeedsSparkError, match="started as a stream"):
+        run_replay(backend, options)
 
 
 def test_this_process_replays_all_events_as_one_batch(tmp_path: Path) -> None:
