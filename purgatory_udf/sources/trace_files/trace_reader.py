@@ -267,7 +267,7 @@ def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
     try:
         with source.filesystem.open_input_file(source.path) as file:
             parquet = pq.ParquetFile(file)
-            problem = schema_problem(parquet.schema_arrow)
+            problem = partition_problem(source.path, parquet.schema_arrow) or schema_problem(parquet.schema_arrow)
             sizes = [parquet.metadata.row_group(index).total_byte_size for index in range(parquet.num_row_groups)]
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         problem, sizes = f"not a Parquet file that can be read: {str(error).splitlines()[0]}", []
@@ -275,6 +275,18 @@ def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([{"file": place, "problem": f"{source.name}: {problem}"}], schema=FOOTER)
     groups = [{"file": place, "row_group": group, "bytes": size} for group, size in enumerate(sizes)]
     return pa.RecordBatch.from_pylist(groups, schema=FOOTER)
+
+
+def partition_problem(path: str, schema: pa.Schema) -> str | None:
+    """Return the reason why a file lacks a column whose value is in the name of a folder, such as `broker=1`; or None.
+
+    Without this check, all events would have the default of the column.
+    """
+    for folder in path.split("/")[:-1]:
+        name, equals, _ = folder.partition("=")
+        if equals and name in FIELDS.names and name not in schema.names:
+            return f"column {name} is missing, and only in the name of the folder {folder}; write it to the files, too"
+    return None
 
 
 def schema_problem(schema: pa.Schema) -> str | None:

@@ -105,6 +105,18 @@ def test_repeated_column_is_reported(tmp_path: Path) -> None:
     assert problem(path) == f"{path}: column broker occurs 2 times"
 
 
+def test_missing_partition_column_is_reported(tmp_path: Path) -> None:
+    """A folder may name a column that the file has, or an unknown one."""
+    path = tmp_path / "day=2" / "broker=1" / "a.parquet"
+    path.parent.mkdir(parents=True)
+    table = pa.table({"time_us": [1], "type": ["clock"], "broker": [1]})
+    pq.write_table(table, path)
+    assert rows(path)[0]["broker"] == 1
+    pq.write_table(table.drop_columns("broker"), path)
+    reason = "column broker is missing, and only in the name of the folder broker=1; write it to the files, too"
+    assert problem(path) == f"{path}: {reason}"
+
+
 def test_other_widths_and_encodings_are_accepted() -> None:
     schema = pa.schema(
         [
