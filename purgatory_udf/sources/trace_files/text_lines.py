@@ -323,7 +323,43 @@ class DecompressedFile:
 
     def _open(self) -> Any:
         file = _opened(self._piece)
-        return lzma.LZMAFile(file) if self._codec == "xz" else pa.CompressedInputStream(file, self._codec)
+        return _XzStream(file) if self._codec == "xz" else pa.CompressedInputStream(file, self._codec)
+
+
+class _XzStream:
+    """The decompressed bytes of concatenated xz streams.
+
+    Python's `LZMAFile` ignores everything after a stream that it cannot decompress, so it loses a damaged stream.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._decompressor = lzma.LZMADecompressor()
+
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes; none at the end. Raises one of `_BROKEN` if the next byte cannot be read."""
+        while True:
+            added = b""
+            if self._decompressor.eof:
+                added = self._next_stream()
+                if not added:
+                    return b""
+                self._decompressor = lzma.LZMADecompressor()
+            elif self._decompressor.needs_input:
+                added = self._file.read(BLOCK)
+                if not added:
+                    raise EOFError("the end of the stream is missing")
+            if block := self._decompressor.decompress(added, size):
+                return block
+
+    def _next_stream(self) -> bytes:
+        """Return the first bytes of the next stream; none at the end. Zeros may separate streams."""
+        after: bytes = self._decompressor.unused_data
+        while not (start := after.lstrip(b"\0")):
+            after = self._file.read(BLOCK)
+            if not after:
+                return b""
+        return start
 
 
 def _opened(piece: Piece) -> Any:

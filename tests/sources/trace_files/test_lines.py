@@ -126,6 +126,22 @@ def test_wrong_compression_is_reported(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
+def test_damaged_second_stream_is_reported(tmp_path: Path, ending: str) -> None:
+    second = COMPRESS[ending](b"more")
+    path = write(tmp_path / f"a.jsonl{ending}", compressed_text(ending) + b"x" + second[1:])
+    *chunks, last = lines_of(pieces_of(path)[0])
+    assert [line for chunk in (*chunks, last) for line in chunk.items] == [*LINES, b""]
+    assert last.broken is not None
+    assert last.broken.reason.startswith("damaged ")
+
+
+def test_zeros_may_follow_xz_streams(tmp_path: Path) -> None:
+    zeros = bytes(text_lines.BLOCK)
+    compressed = compressed_text(".xz") + zeros + lzma.compress(b"more") + bytes(4)
+    assert read_lines(write(tmp_path / "a.jsonl.xz", compressed)) == [*LINES, b"more"]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
 def test_empty_files_have_no_lines(tmp_path: Path, ending: str) -> None:
     assert read_lines(write(tmp_path / "a.jsonl", b"")) == []
     assert read_lines(write(tmp_path / f"a.jsonl{ending}", b"")) == []
