@@ -299,13 +299,19 @@ def backend_of(session: Session) -> Backend:
 
 
 def running_tasks(backend: Backend) -> Callable[[], tuple[int, int]]:
-    """Return a function that counts the tasks of Spark's running stages: how many are done, and how many there are."""
+    """Return a function that counts the tasks of Spark's running stages: how many are done, and how many there are.
+
+    It returns zeros if the JVM does not answer: Ctrl-C stops the JVM, too, while a thread still shows the numbers.
+    """
     if not isinstance(backend, SparkBackend):
         return lambda: (0, 0)
     tracker = backend.spark.sparkContext.statusTracker()
 
     def count() -> tuple[int, int]:
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        try:
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        except Exception:
+            return 0, 0
         known = [stage for stage in stages if stage]
         return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
 
