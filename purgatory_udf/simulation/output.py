@@ -164,36 +164,42 @@ class Output:
         return Layout(self.out).table("events")
 
 
-def prepare_output(backend: Backend, output: Output) -> None:
-    """Check that the folder has no trace; with `overwrite`, delete an existing one.
+def prepare_output(backend: Backend, output: Output, run: Run) -> None:
+    """Check that the folder has no other trace, record the run as running, and delete tables that it replaces.
+
+    These are tables of an interrupted run with the same id or, with `overwrite`, of any run. The record comes first: it
+    is newer than that of a finished simulation, so that incomplete tables are not taken for those of that simulation.
 
     Raises:
-        UserError: The folder has a trace, or is a file.
+        UserError: The folder has another trace, or is a file.
         NeedsSparkError: This process cannot write tables to the folder.
     """
     layout = Layout(output.out)
     require_no_file(backend.files, output.out)
-    # Before the simulation, which would be repeated in Spark and write its JSON Lines twice.
-    backend.delta(output.out).is_table(output.out)
-    for name in ("events", *TRUTH):
-        path = layout.table(name)
-        if backend.files.exists(path):
-            if not output.overwrite:
-                raise UserError(f"{path}: exists; choose another --out, or replace it with --overwrite")
-            backend.files.remove(path)
+    runs = layout.table("runs")
+    # Shows whether the tables need Spark: if the simulation did, it would be repeated and write its JSON Lines twice.
+    known = run_records.load(backend, runs, run.job)
+    is_interrupted = known is not None and known.run_id == run.run_id and known.status == run_records.RUNNING
+    # An import may have written its events to the folder since then.
+    is_repeated = is_interrupted and run_records.load(backend, runs, "ingest") is None
+    found = [path for path in map(layout.table, ("events", *TRUTH)) if backend.files.exists(path)]
+    if found and not is_repeated and not output.overwrite:
+        raise UserError(f"{found[0]}: exists; choose another --out, or replace it with --overwrite")
+    run_records.save(backend, runs, run)
+    for path in found:
+        backend.files.remove(path)
 
 
-def write_tables(backend: Backend, output: Output, simulated: SimulationResult, settings: dict[str, Any]) -> None:
+def write_tables(backend: Backend, output: Output, simulated: SimulationResult, run: Run) -> None:
     """Write all tables and the run record. `events` is last, so that it exists only if the others are complete.
 
     Args:
         backend: Backend of the tables.
         output: The folder, and the id of the run.
         simulated: The trace and its outcomes.
-        settings: The scenario with its overrides, for the run record.
+        run: The run's record.
     """
     layout, run_id = Layout(output.out), output.run_id
-    run = Run(run_id, "simulate", {"shows": simulated.scenario.shows}, settings)
     last_us = simulated.events[-1]["time_us"]
     tables = {
         "truth_completions": completion_rows(simulated.truth, run_id),

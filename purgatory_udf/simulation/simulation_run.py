@@ -259,12 +259,13 @@ def simulate_and_write(
         report: Called with a line of text at the start of each phase.
         jsonl: File to which the events are also written; None for none.
     """
-    prepare_output(backend_of(session), output)
+    run = Run(output.run_id, "simulate", {"shows": scenario_run.scenario.shows}, scenario_run.settings)
+    prepare_output(backend_of(session), output, run)
     simulated = ClosedLoop(scenario_run.scenario, scenario_run.config).run(ProgressReporter(report))
     if jsonl is not None:
         write_jsonl(simulated.events, jsonl)
     report(f"writing {len(simulated.events):,} events")
-    write_tables(backend_of(session), output, simulated, scenario_run.settings)
+    write_tables(backend_of(session), output, simulated, run)
     return simulated
 
 
@@ -280,8 +281,8 @@ def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool,
     """
     settings = asdict(workload)
     output = Output(out, _run_id("open-loop", settings), overwrite)
-    prepare_output(backend_of(spark), output)
     run, started = Run(output.run_id, "simulate", {"open_loop": True}, settings), time.perf_counter()
+    prepare_output(backend_of(spark), output, run)
     report(f"generating {workload.events:,} events in {workload.slices:,} slices of time")
     write_events(events_of(spark, workload, output.run_id), output.events)
     seconds = time.perf_counter() - started

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
 from purgatory_udf.answers.audit import audit
-from purgatory_udf.backend.backend import LocalBackend
+from purgatory_udf.backend.backend import LocalBackend, backend_of
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import read_line
 from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.simulation import output
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.simulation_run import ScenarioRun, compare, simulate
+from purgatory_udf.simulation.simulation_run import ScenarioRun, compare, simulate, simulate_and_write
+from purgatory_udf.storage import run_records
+from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
     from purgatory_udf.backend.backend import Session
@@ -72,3 +75,38 @@ def test_check_reports_differences_from_truth(
     with pytest.raises(UserError, match="events: exists; choose another --out, or replace it with --overwrite"):
         simulate(session, scenario_run, Output(out, scenario_run.run_id), reported.append)
     assert json.loads((tmp_path / "trace.jsonl").read_text().splitlines()[0])["seq"] == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "stopped_at"), [("truth_requests", (output, "write_dataset")), ("events", (Run, "finished"))]
+)
+def test_interrupted_simulation_is_repeated(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, stopped_at: tuple[Any, str]
+) -> None:
+    """The record of an earlier simulation in the folder does not hide that the tables are incomplete."""
+    short, long = (ScenarioRun(SCENARIO, duration_s=seconds) for seconds in (0.5, 1))
+    out, backend, runs = str(tmp_path), backend_of(session), f"{tmp_path}/runs"
+    simulate_and_write(session, short, Output(out, short.run_id), _ignore)
+    with monkeypatch.context() as patch:
+        patch.setattr(*stopped_at, _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            simulate_and_write(session, long, Output(out, long.run_id, overwrite=True), _ignore)
+    interrupted = run_records.load(session, runs, "simulate")
+    assert interrupted is not None
+    assert (interrupted.run_id, interrupted.status) == (long.run_id, "running")
+    assert backend.files.exists(f"{out}/{written}")
+    with pytest.raises(UserError, match="exists; choose another --out"):
+        simulate_and_write(session, short, Output(out, short.run_id), _ignore)
+    simulated = simulate_and_write(session, long, Output(out, long.run_id), _ignore)
+    assert DeltaTable(f"{out}/events").to_pyarrow_table().num_rows == len(simulated.events)
+    finished = run_records.load(session, runs, "simulate")
+    assert finished is not None
+    assert finished.status == "finished"
+
+
+def _ignore(_: str) -> None:
+    """Ignore the text of a phase."""
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
