@@ -18,6 +18,7 @@ from datetime import datetime
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -293,6 +294,24 @@ def plain_schema(path: str) -> pa.Schema | None:
     if table is None or table.protocol().min_reader_version > 1 or table.metadata().partition_columns:
         return None
     return dataset_of(table).schema
+
+
+def current_files(path: str) -> set[str] | None:
+    """Return the paths of the files of a local table's newest version; None if the table cannot be read here.
+
+    With deletion vectors, files have rows that the table does not have. Such a table has no current files.
+    """
+    try:
+        table = LocalDelta().table_at(path)
+    except (NeedsSparkError, DamagedLogError):
+        return None
+    if table is None:
+        return None
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        return set()
+    names = table.get_add_actions(flatten=True).column("path").to_pylist()
+    # The log's names are percent-encoded.
+    return {os.path.realpath(place_of(path) / spelled) for name in names for spelled in (name, unquote(name))}
 
 
 def _table_without(path: str, transaction: Transaction | None) -> DeltaTable | str | None:

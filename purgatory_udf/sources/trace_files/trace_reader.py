@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 import pyarrow as pa
+from pyarrow import fs
 from pyarrow import parquet as pq
 
 from purgatory_udf.backend.backend import Backend
@@ -243,7 +246,28 @@ def make_source(backend: Backend, options: IngestOptions, files: Sequence[InputF
         piece_bytes = min(options.piece_bytes, backend.piece_bytes or options.piece_bytes)
         return Source(files, list(byte_pieces(files, piece_bytes, options.limits)), _JsonLines(), piece_bytes, skipped)
     files = files or find_files(options.paths, PARQUET, skipped)
+    _require_current(backend, files)
     return Source(files, _row_groups(backend, files), _Parquet(), options.piece_bytes, skipped)
+
+
+def _require_current(backend: Backend, files: Sequence[InputFile]) -> None:
+    """Raise `UserError` if one of the files is in the folder of a Delta table, but not in its newest version."""
+    local = [file for file in files if isinstance(file.filesystem, fs.LocalFileSystem)]
+    folders = {folder for file in local for folder in Path(file.path).parents}
+    for table in (str(folder) for folder in folders if (folder / "_delta_log").is_dir()):
+        if not backend.is_on_this_machine(table):
+            continue
+        from purgatory_udf.backend.local_delta import current_files
+
+        current = current_files(table)
+        if current is None:
+            continue
+        for file in local:
+            if Path(file.path).is_relative_to(table) and os.path.realpath(file.path) not in current:
+                raise UserError(
+                    f"{file.name}: has rows that are not in the current version of the Delta table {table}; "
+                    "give the current files only, or read the table with replay --events"
+                )
 
 
 def _row_groups(backend: Backend, files: Sequence[InputFile]) -> list[Piece]:

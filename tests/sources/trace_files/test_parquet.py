@@ -9,13 +9,23 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet as pq
 
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract import read_row
 from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.launch.backend_choice import open_local
 from purgatory_udf.sources.trace_files.piece_validation import validate_piece
 from purgatory_udf.sources.trace_files.text_lines import Piece
-from purgatory_udf.sources.trace_files.trace_reader import footer_of, row_as_text, rows_of, schema_problem
+from purgatory_udf.sources.trace_files.trace_reader import (
+    IngestOptions,
+    footer_of,
+    make_source,
+    row_as_text,
+    rows_of,
+    schema_problem,
+)
 from tests.contract.examples import WHOLE
 from tests.sources.trace_files.traces import input_file, unpacked_rows, write
 
@@ -202,3 +212,24 @@ def test_damaged_page_rejects_one_row_group(tmp_path: Path) -> None:
     (rejected,) = (row for row in judged_rows if "rule" in row)
     assert (rejected["piece"], rejected["rule"], rejected["raw"]) == (1, "broken file", "")
     assert rejected["reason"].startswith("damaged Parquet: row group 1: ")
+
+
+def test_old_files_of_delta_table_are_refused(tmp_path: Path) -> None:
+    """After a compaction, each event is in an old file and in the new one."""
+    table = str(tmp_path / "a b" / "table")
+    options = IngestOptions([table], str(tmp_path / "out"), source="parquet")
+    for time_us in (1, 2):
+        write_deltalake(table, pa.table({"time_us": [time_us], "type": ["clock"]}), mode="append")
+    assert len(make_source(open_local(), options).pieces) == 2
+    DeltaTable(table).optimize.compact()
+    with pytest.raises(UserError) as caught:
+        make_source(open_local(), options)
+    name, reason = str(caught.value).split(": has rows that are ")
+    assert Path(name).parent == Path(table)
+    assert reason == (
+        f"not in the current version of the Delta table {table}; give the current files only, or read the table with "
+        "replay --events"
+    )
+    (current,) = DeltaTable(table).get_add_actions(flatten=True).column("path").to_pylist()
+    options = IngestOptions([f"{table}/{current}"], str(tmp_path / "out"), source="parquet")
+    assert len(make_source(open_local(), options).pieces) == 1
