@@ -32,6 +32,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -74,6 +75,9 @@ def spawned_processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
     They are spawned, not forked: a child forked from a process with a JVM may deadlock. They collect garbage as often
     as this process. They start with SIGINT blocked: at Ctrl-C, Python would print a stack trace.
+
+    Raises:
+        ChildProcessError: A process was killed.
     """
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin, gc.get_threshold())
     try:
@@ -85,6 +89,8 @@ def spawned_processes(count: int) -> Iterator[ProcessPoolExecutor]:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         yield pool
+    except BrokenProcessPool as error:
+        raise ChildProcessError("a process was killed, perhaps because memory ran out") from error
     finally:
         pool.shutdown(cancel_futures=True)
 

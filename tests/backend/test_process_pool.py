@@ -100,3 +100,8 @@ def test_interrupt_ends_spawned_processes_silently(tmp_path: Path, state: str) -
         assert process.stdout.readline() == "ready\n"
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.read() == "interrupted\n"
+
+
+def test_killed_spawned_process_is_reported() -> None:
+    with pytest.raises(ChildProcessError, match="killed"), process_pool.spawned_processes(1) as pool:
+        pool.submit(os._exit, 1).result()
