@@ -144,7 +144,7 @@ def lines_of(piece: Piece, block_bytes: int = BLOCK, divide: Divide = _divide) -
 
 def _plain(piece: Piece, _: str, block_bytes: int, buffer: LineBuffer) -> Iterator[Chunk]:
     """Yield the lines that start in the piece; the last one may end in a later piece."""
-    with _opened(piece) as file:
+    with open_piece(piece) as file:
         at = piece.start
         # Start one byte earlier, to see whether a line starts exactly at the start of the piece.
         if at > 0:
@@ -322,7 +322,7 @@ class DecompressedFile:
         return bytes(block)
 
     def _open(self) -> Any:
-        file = _opened(self._piece)
+        file = open_piece(self._piece)
         return _XzStream(file) if self._codec == "xz" else pa.CompressedInputStream(file, self._codec)
 
 
@@ -362,7 +362,8 @@ class _XzStream:
         return start
 
 
-def _opened(piece: Piece) -> Any:
+def open_piece(piece: Piece) -> Any:
+    """Open the file of a piece. Raises `UserError` if it cannot be opened."""
     try:
         return piece.source.filesystem.open_input_file(piece.source.path)
     except OSError as error:

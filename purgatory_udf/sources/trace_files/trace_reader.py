@@ -38,6 +38,7 @@ from purgatory_udf.sources.trace_files.text_lines import (
     byte_pieces,
     in_tasks,
     lines_of,
+    open_piece,
 )
 from purgatory_udf.sources.trace_files.typed_columns import FIELDS
 
@@ -362,10 +363,10 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def rows_of(piece: Piece) -> Iterator[Chunk]:
     """Yield the rows of a row group as objects without nulls. If the file is damaged, the last item is broken."""
-    with piece.source.filesystem.open_input_file(piece.source.path) as file:
-        parquet = pq.ParquetFile(file)
-        names = [name for name in parquet.schema_arrow.names if name in FIELDS.names]
+    with open_piece(piece) as file:
         try:
+            parquet = pq.ParquetFile(file)
+            names = [name for name in parquet.schema_arrow.names if name in FIELDS.names]
             # Tasks are parallel already, possibly in forked processes.
             for batch in parquet.iter_batches(ROWS_AT_ONCE, [piece.index], names, use_threads=False):
                 yield _objects_of({name: batch.column(name) for name in names})

@@ -233,3 +233,16 @@ def test_old_files_of_delta_table_are_refused(tmp_path: Path) -> None:
     (current,) = DeltaTable(table).get_add_actions(flatten=True).column("path").to_pylist()
     options = IngestOptions([f"{table}/{current}"], str(tmp_path / "out"), source="parquet")
     assert len(make_source(open_local(), options).pieces) == 1
+
+
+def test_file_that_changes_during_import_is_reported(tmp_path: Path) -> None:
+    """Its footer was read before; then the file is truncated, and then deleted."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"time_us": [1], "type": ["clock"]}), path)
+    piece = Piece(0, 0, input_file(path), 0, 1)
+    path.write_bytes(path.read_bytes()[:-1])
+    (chunk,) = rows_of(piece)
+    assert chunk.broken is not None and chunk.broken.reason.startswith("damaged Parquet: row group 0: ")
+    path.unlink()
+    with pytest.raises(UserError, match=f"^{path}: cannot be read: "):
+        next(rows_of(piece))
