@@ -207,6 +207,7 @@ class CommandSteps:
             return
         status = None if self._stop.wait(SHOWN_AFTER) else _status_line(self._stream)
         if status:
+            status.update(self._text())
             with status:
                 while not self._stop.wait(self._every):
                     status.update(self._text())
