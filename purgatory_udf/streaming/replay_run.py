@@ -422,6 +422,9 @@ def require_single_batch(backend: Backend, options: ReplayOptions, layout: Layou
         NeedsSparkError: The run needs a stream or too much memory.
     """
     known = None if options.overwrite else run_records.load(backend, layout.table("runs"), "replay")
+    if known is not None and known.status == run_records.FINISHED and not options.follow:
+        # Nothing is left to do.
+        return
     if options.follow or options.config.grouping not in ("auto", SINGLE_BATCH_GROUPING):
         raise NeedsSparkError("the replay runs as a stream, because of --follow or the setting grouping")
     if known is not None and (

@@ -26,8 +26,9 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     backend, events = LocalBackend(), str(tmp_path / "events")
     write_deltalake(events, event_table(Timeline().fetch(1, "f", 100, 1, {"a": 0, "b": 0}).events))
     options = ReplayOptions(events, str(tmp_path / "out"), Config())
-    run_replay(backend, options)
+    finished = run_replay(backend, options)
     layout = Layout(options.out)
+    run_records.save(backend, layout.table("runs"), replace(finished, status=run_records.RUNNING))
 
     def is_refused(with_options: ReplayOptions = options) -> bool:
         try:
@@ -51,6 +52,10 @@ def test_runs_that_need_a_stream_are_refused(tmp_path: Path, monkeypatch: pytest
     (Path(layout.internal) / "checkpoints").mkdir(parents=True)
     assert is_refused(), "the run was started as a stream"
     assert not is_refused(replace(options, overwrite=True))
+    run_records.save(backend, layout.table("runs"), finished)
+    assert not is_refused(), "nothing is left to do"
+    assert run_replay(backend, options).status == run_records.FINISHED
+    assert is_refused(replace(options, follow=True))
 
 
 def test_run_of_several_batches_is_resumed_in_spark(tmp_path: Path) -> None:
