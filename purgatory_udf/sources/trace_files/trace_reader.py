@@ -365,7 +365,7 @@ def rows_of(piece: Piece) -> Iterator[Chunk]:
     """Yield the rows of a row group as objects without nulls. If the file is damaged, the last item is broken."""
     with open_piece(piece) as file:
         try:
-            parquet = pq.ParquetFile(file)
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
             names = [name for name in parquet.schema_arrow.names if name in FIELDS.names]
             # Tasks are parallel already, possibly in forked processes.
             for batch in parquet.iter_batches(ROWS_AT_ONCE, [piece.index], names, use_threads=False):

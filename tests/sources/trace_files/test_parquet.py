@@ -214,6 +214,20 @@ def test_damaged_page_rejects_one_row_group(tmp_path: Path) -> None:
     assert rejected["reason"].startswith("damaged Parquet: row group 1: ")
 
 
+def test_checksum_shows_damaged_page(tmp_path: Path) -> None:
+    """The bytes are a valid time without it."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"time_us": [1, 2, 3], "type": ["clock"] * 3})
+    pq.write_table(table, path, use_dictionary=False, compression="none", write_page_checksum=True)
+    content = bytearray(path.read_bytes())
+    place = content.index((2).to_bytes(8, "little"))
+    content[place] = 3
+    path.write_bytes(content)
+    (rejected,) = (row for row in rows(path) if "rule" in row or "type" in row)
+    assert (rejected["rule"], rejected["raw"]) == ("broken file", "")
+    assert rejected["reason"].startswith("damaged Parquet: row group 0: ")
+
+
 def test_old_files_of_delta_table_are_refused(tmp_path: Path) -> None:
     """After a compaction, each event is in an old file and in the new one."""
     table = str(tmp_path / "a b" / "table")
