@@ -249,6 +249,22 @@ def test_old_files_of_delta_table_are_refused(tmp_path: Path) -> None:
     assert len(make_source(open_local(), options).pieces) == 1
 
 
+def test_table_with_deletion_vectors_is_refused(tmp_path: Path) -> None:
+    """Its files have rows that were deleted."""
+    table = str(tmp_path / "table")
+    write_deltalake(table, pa.table({"time_us": [1], "type": ["clock"]}))
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors"],
+    }
+    Path(table, "_delta_log", f"{1:020}.json").write_text(json.dumps({"protocol": protocol}))
+    options = IngestOptions([table], str(tmp_path / "out"), source="parquet")
+    with pytest.raises(UserError, match="has rows that are not in the current version"):
+        make_source(open_local(), options)
+
+
 def test_file_that_changes_during_import_is_reported(tmp_path: Path) -> None:
     """Its footer was read before; then the file is truncated, and then deleted."""
     path = tmp_path / "a.parquet"
