@@ -69,7 +69,7 @@ def test_forked_process_ignores_interrupts(monkeypatch: pytest.MonkeyPatch) -> N
 
 # Where pytest runs in a process that ignores interrupts, the script would ignore them, too.
 _SPAWNS = """
-import gc, signal, sys, time
+import gc, signal, sys
 from purgatory_udf.backend.process_pool import spawned_processes
 
 if __name__ == "__main__":
@@ -79,9 +79,9 @@ if __name__ == "__main__":
         with spawned_processes(2) as pool:
             if sys.argv[1] == "started":
                 assert pool.submit(gc.get_threshold).result() == (5000, 50, 100)
-            pool.submit(time.sleep, 600)
+            waiting = pool.submit(signal.pause)
             print("ready", flush=True)
-            time.sleep(600)
+            waiting.result()
     except KeyboardInterrupt:
         print("interrupted")
 """

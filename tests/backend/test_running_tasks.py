@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject  # type: ignore[import-untyped]
+from pyspark import StatusTracker
 
 from purgatory_udf.backend.backend import LocalBackend, SparkBackend, running_tasks
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def test_tasks_of_running_stages_are_counted() -> None:
-    spark = Mock()
-    tracker = spark.sparkContext.statusTracker()
-    tracker.getActiveStageIds.return_value = [1, 2, 3]
-    stages = {1: Mock(numTasks=8, numCompletedTasks=3), 2: Mock(numTasks=4, numCompletedTasks=0), 3: None}
-    tracker.getStageInfo.side_effect = stages.get
-    assert running_tasks(SparkBackend(spark))() == (3, 12)
+
+def test_tasks_of_running_stages_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+
+    def wait(number: int) -> int:
+        while not end.exists():
+            time.sleep(0.01)
+        return number
+
+    job = threading.Thread(target=spark.sparkContext.parallelize(range(3), 3).map(wait).count)
+    tasks = running_tasks(SparkBackend(spark))
+    job.start()
+    try:
+        while tasks() != (0, 3):
+            time.sleep(0.01)
+    finally:
+        end.touch()
+        job.join()
+    while tasks() != (0, 0):
+        time.sleep(0.01)
     assert running_tasks(LocalBackend())() == (0, 0)
 
 
 def test_stopped_jvm_has_no_tasks() -> None:
-    spark = Mock()
-    spark.sparkContext.statusTracker().getActiveStageIds.side_effect = ConnectionRefusedError("the JVM has exited")
+    """Nothing listens at the JVM's port any more."""
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=1))
+    tracker = StatusTracker(JavaObject("o1", gateway._gateway_client))
+    context = SimpleNamespace(master="local[2]", statusTracker=lambda: tracker)
+    spark = cast("Any", SimpleNamespace(sparkContext=context))
     assert running_tasks(SparkBackend(spark))() == (0, 0)
