@@ -24,7 +24,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, cached_property
 from importlib.resources import files
@@ -354,7 +354,11 @@ class DuckDatabase(SqlDatabase):
             try:
                 return thread.submit(execute).result()
             except KeyboardInterrupt:
-                self._connection.interrupt()
+                # DuckDB forgets an interrupt that comes before it executes the prepared query.
+                query_has_ended = thread.submit(int)
+                while not query_has_ended.done():
+                    self._connection.interrupt()
+                    wait([query_has_ended], timeout=0.05)
                 raise
 
     @contextmanager

@@ -474,6 +474,36 @@ def test_interrupt_stops_a_query() -> None:
     assert database.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
+def test_interrupt_before_execution_stops_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB forgets the first interrupt, which comes while the query is prepared."""
+    database, interrupts = DuckDatabase(), 0
+    connection = database._connection
+
+    class Connection:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection, name)
+
+        def interrupt(self) -> None:
+            nonlocal interrupts
+            interrupts += 1
+            connection.interrupt()
+
+        def sql(self, *arguments: Any, **options: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGINT)
+            while not interrupts:
+                pass
+            return connection.sql(*arguments, **options)
+
+    monkeypatch.setattr(database, "_connection", Connection())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            database.query("SELECT count(*) AS rows FROM range(100000) a, range(10000000) b WHERE a.range < b.range")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert interrupts > 1
+
+
 def test_interrupt_before_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C while the thread of a query starts, the query is not executed."""
     start, batch, read = threading.Thread.start, pa.record_batch({"number": [1]}), 0
