@@ -351,8 +351,12 @@ class DuckDatabase(SqlDatabase):
         with ThreadPoolExecutor(1) as thread:
             # Ctrl-C while the thread starts would let the executor forget it, and the query outlive this call.
             thread.submit(int).result()
+            result = thread.submit(execute)
             try:
-                return thread.submit(execute).result()
+                # Python notices Ctrl-C just before it waits for a lock only afterwards.
+                while not wait([result], timeout=0.1).done:
+                    pass
+                return result.result()
             except KeyboardInterrupt:
                 # DuckDB forgets an interrupt that comes before it executes the prepared query.
                 query_has_ended = thread.submit(int)

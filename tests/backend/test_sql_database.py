@@ -451,12 +451,12 @@ end_process(7)
 
 
 def test_interrupt_stops_a_query() -> None:
-    """The database can be used afterwards."""
-    batch, most, read = pa.record_batch({"number": [1, 2, 3]}), 1_000_000, 0
+    """Also if the signal does not wake the main thread. The database can be used afterwards."""
+    batch, most, read = pa.record_batch({"number": [1, 2, 3]}), 10_000_000, 0
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal read
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
         while read < most:
             read += 1
             yield batch
@@ -489,7 +489,7 @@ def test_interrupt_before_execution_stops_a_query(monkeypatch: pytest.MonkeyPatc
             connection.interrupt()
 
         def sql(self, *arguments: Any, **options: Any) -> Any:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
             while not interrupts:
                 pass
             return connection.sql(*arguments, **options)
