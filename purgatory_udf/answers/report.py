@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory_udf.answers import page_template
-from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, explained, written_blame, written_findings
+from purgatory_udf.answers.diagnosis.diagnosis_run import Diagnosis, explained, waits_of_operations, written_findings
 from purgatory_udf.answers.diagnosis.diagnosis_run import title as title_of
 from purgatory_udf.answers.evidence import Evidence, collect
 from purgatory_udf.answers.metrics import Metrics, MetricsOptions, Totals, metrics_of_tables, overview, totals, warnings
@@ -83,7 +83,7 @@ def write_report(session: Session, out: str, options: MetricsOptions, html: Path
         pool.map(import_module, _CHART_MODULES)
         # Diagnosis, metrics and stories read these views.
         with tables.materialized("last_event", "wait_counts", "group_requests", "rebalances", "pauses"):
-            with written_blame(tables):
+            with waits_of_operations(tables):
                 # The database computes metrics while this thread looks for incidents.
                 computed = pool.submit(metrics_of_tables, tables, options, _FOLDER)
                 diagnosis = written_findings(tables)

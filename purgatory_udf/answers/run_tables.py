@@ -163,6 +163,23 @@ class RunTables:
         finally:
             self.release(*reversed(computed))
 
+    def has_rows(self, name: str) -> bool:
+        """Return whether a table or view has any rows."""
+        self.add(name)
+        return self.database.query(f"SELECT 1 AS one FROM {self._prefix}{name} LIMIT 1").num_rows > 0
+
+    @contextmanager
+    def without_rows(self, name: str, columns: pa.Schema) -> Iterator[None]:
+        """Let a view be empty in the `with` block. DuckDB does not plan its query."""
+        view = f"{self._prefix}{name}"
+        self.database.add_rows(f"{view}_columns", columns.empty_table())
+        self.database.add_view(view, f"SELECT * FROM {view}_columns")
+        self._materialized.add(name)
+        try:
+            yield
+        finally:
+            self.release(name)
+
     def release(self, *names: str) -> None:
         """Free the rows of materialized views. Queries that are prepared afterwards compute the views again."""
         with self._lock:

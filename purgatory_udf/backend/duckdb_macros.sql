@@ -19,6 +19,8 @@ CREATE MACRO explode(list) AS unnest(list);
 CREATE MACRO size(list) AS len(list);
 -- Spark reads it as `list.name`.
 CREATE MACRO fields(list, name) AS list_transform(list, lambda element: struct_extract(element, name));
+-- Spark reads it as `aggregate(...)`.
+CREATE MACRO list_total(list) AS CAST(list_sum(list) AS BIGINT);
 CREATE MACRO sequence(first, last, step) AS generate_series(first, last, step);
 CREATE MACRO array_sort(list) AS list_sort(list);
 CREATE MACRO array_max(list) AS list_max(list);

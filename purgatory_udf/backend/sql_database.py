@@ -8,7 +8,7 @@ that DuckDB shares; `duckdb_macros.sql` adds to DuckDB the functions that only S
 - `ORDER BY` has `NULLS FIRST` or `NULLS LAST` where a value can be null.
 - Strings are concatenated with `||`, decimals written as doubles (`1e3`), empty types given by `CAST(NULL AS STRING)`.
 - No lambda functions and no `IGNORE NULLS`: the engines write these differently. `fields(list, 'name')` is the list of
-  one field of each struct in a list, which must be a column.
+  one field of each struct in a list, which must be a column; `list_total(fields(list, 'name'))` is their sum.
 
 Both engines return the same Arrow types: integers as int64 or int32, times as timestamp[us, UTC].
 """
@@ -50,6 +50,9 @@ Result = TypeVar("Result")
 _TOKENS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/|::|:(?P<name>[a-z]\w*)""", re.DOTALL)
 # A field of each struct of a list.
 _FIELDS = re.compile(r"\bfields\((\w+), '(\w+)'\)")
+# The sum of a list without its nulls; null if there is nothing to add.
+_TOTAL = re.compile(r"\blist_total\(([\w.]+)\)")
+_SPARK_TOTAL = r"aggregate(\1, CAST(NULL AS BIGINT), (total, item) -> coalesce(total + item, total, item))"
 # Reader features that leave the Parquet files readable as they are.
 _READER_FEATURES = {"timestampNtz"}
 # How DuckDB's errors begin if a query needs more than the memory limit, and if DuckDB itself has an error, after which
@@ -584,5 +587,5 @@ class SparkDatabase(SqlDatabase):
 
 
 def _in_spark(query: str) -> str:
-    """Return a query with Spark's notation for a field of each struct of a list."""
-    return _FIELDS.sub(r"\1.\2", query)
+    """Return a query with Spark's notation for a field of each struct of a list, and for the sum of a list."""
+    return _TOTAL.sub(_SPARK_TOTAL, _FIELDS.sub(r"\1.\2", query))

@@ -382,6 +382,16 @@ def test_fields_lists_one_field_of_structs(database: SqlDatabase) -> None:
     assert database.query("SELECT topics FROM v").to_pylist() == [{"topics": ["a", "b"]}]
 
 
+def test_list_total_skips_nulls(database: SqlDatabase) -> None:
+    lists: list[list[int | None] | None] = [[1, 2**40], [None, 5], [5, None], [None], [], None]
+    parts = [items if items is None else [{"bytes": item} for item in items] for items in lists]
+    kind = pa.list_(pa.struct([("bytes", pa.int64())]))
+    database.add_rows("t", pa.table({"id": range(len(parts)), "parts": pa.array(parts, kind)}))
+    rows = database.query("SELECT list_total(fields(parts, 'bytes')) AS total FROM t ORDER BY id")
+    assert rows.schema.field("total").type == pa.int64()
+    assert rows.column("total").to_pylist() == [2**40 + 1, 5, 5, None, None, None]
+
+
 def test_parameters_are_values(database: SqlDatabase) -> None:
     """They are bound outside of strings and comments; those that a query does not name are ignored."""
     hostile = "it's :n \\ \" $n -- ${n}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -41,15 +41,10 @@ if TYPE_CHECKING:
 
 # Findings below this confidence are written to the table, and not reported.
 LEAST_CONFIDENCE = 0.5
-# Views that several queries read, in the order of their dependencies.
-MATERIALIZED_VIEWS = (
-    "last_event",
-    "group_requests",
-    "member_keys",
-    "unnamed_sessions",
-    "in_sync_versions",
+# Views that several queries read, in the order of their dependencies: of groups, and of produces and fetches.
+_OF_GROUPS = ("last_event", "group_requests", "member_keys", "unnamed_sessions", "rebalances", "member_waits")
+_OF_REQUESTS = (
     "request_parts",
-    "produce_sizes",
     "appends",
     "found_data",
     "unsettled_fetches",
@@ -59,9 +54,8 @@ MATERIALIZED_VIEWS = (
     "replica_arrivals",
     "conditions",
     "met_conditions",
-    "rebalances",
 )
-# Views that are not read after `met_conditions` and `rebalances` are computed.
+# Views that are not read after `met_conditions` and `data_waits` are computed.
 _ONLY_FOR_CONDITIONS = (
     "request_parts",
     "appends",
@@ -73,8 +67,13 @@ _ONLY_FOR_CONDITIONS = (
     "replica_arrivals",
     "conditions",
 )
-# Views that are not read after `blame` is written.
-_ONLY_FOR_BLAME = ("member_keys", "unnamed_sessions", "met_conditions")
+# Columns of the view `replica_waits`.
+REPLICA_WAITS = pa.schema(
+    [(name, pa.string()) for name in ("kind", "client_id", "topic", "cause")]
+    + [(name, pa.int32()) for name in ("broker", "replica")]
+    + [(name, pa.int64()) for name in ("operation_id", "start_us", "end_us", "wait_ms")]
+    + [("timed_out", pa.bool_())]
+)
 # Kinds whose excess waiting is not for replicas, so that it is not in the sum of slow waits for them.
 _NOT_FOR_REPLICAS = (
     "min_bytes_out_of_reach",
@@ -90,8 +89,6 @@ _COUNTED_ELSEWHERE = ("timeout_too_short", "large_batches")
 _HEAVIER = 1.5
 # A usual wait is longer if its 95th percentile is this many times as long, and this many milliseconds longer.
 _LONGER, _LEAST_MS, _LEAST_PARTS = 2.0, 5, 20
-# Waits for data and timers are set by clients.
-_BY_DESIGN = ("no_data", "below_min_bytes", "initial_delay", "member_silent")
 
 
 @dataclass(frozen=True)
@@ -135,6 +132,7 @@ class Diagnosis:
         waited: Number of operations that were in a purgatory.
         start_us: Time of the first event, in microseconds since the epoch.
         end_us: Time of the last event, in microseconds since the epoch.
+        usual_waits: The usual waits, except for data and for timers, which clients set; empty without `blame`.
     """
 
     run_id: str
@@ -143,7 +141,7 @@ class Diagnosis:
     waited: int
     start_us: int
     end_us: int
-    usual_waits: tuple[UsualWait, ...]
+    usual_waits: tuple[UsualWait, ...] = ()
 
     @property
     def minutes(self) -> float:
@@ -174,32 +172,48 @@ class Diagnosis:
 def diagnose(session: Session, out: str) -> Diagnosis:
     """Compute blame and findings from the current output of the replay under `out`, and write both tables there."""
     tables = RunTables(session, out)
-    with written_blame(tables):
-        return written_findings(tables)
+    with waits_of_operations(tables, with_blame=True):
+        diagnosis = written_findings(tables)
+        usual = tables.rows("diagnosis/usual_waits")
+    return replace(diagnosis, usual_waits=tuple(UsualWait(**row) for row in usual))
 
 
 @contextmanager
-def written_blame(tables: RunTables) -> Iterator[None]:
-    """Compute the table `blame` of a replay and write it. Views that incidents need are kept in the `with` block."""
-    with tables.materialized(*MATERIALIZED_VIEWS):
-        tables.release(*_ONLY_FOR_CONDITIONS)
-        tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
-        tables.release(*_ONLY_FOR_BLAME)
-        tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
+def waits_of_operations(tables: RunTables, *, with_blame: bool = False) -> Iterator[None]:
+    """Keep the views that incidents need in the `with` block.
+
+    Args:
+        tables: The tables of the replay.
+        with_blame: Whether to write the table `blame` as well. It needs the cause of each wait, incidents only some.
+    """
+    with ExitStack() as kept:
+        kept.enter_context(tables.materialized("in_sync_versions", *_OF_GROUPS))
+        if with_blame or tables.has_rows("in_sync_versions"):
+            kept.enter_context(tables.materialized(*_OF_REQUESTS))
+            kept.enter_context(tables.materialized("replica_waits", *(["data_waits"] if with_blame else [])))
+            tables.release(*_ONLY_FOR_CONDITIONS)
+            if with_blame:
+                tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
+                tables.release("data_waits")
+                tables.add_table("blame", tables.layout.table("blame"), TABLES["blame"])
+            tables.release("met_conditions")
+        else:
+            # No operation is known to wait for a replica.
+            kept.enter_context(tables.without_rows("replica_waits", REPLICA_WAITS))
+        kept.enter_context(tables.materialized("produce_sizes"))
         yield
 
 
 def written_findings(tables: RunTables) -> Diagnosis:
-    """Compute the findings of a replay in a block of `written_blame`, and write them."""
-    with tables.materialized("replica_waits"):
-        report_step("looking for incidents")
-        diagnosis = find_incidents(tables)
+    """Compute the findings of a replay in a block of `waits_of_operations`, and write them."""
+    report_step("looking for incidents")
+    diagnosis = find_incidents(tables)
     _save(tables, diagnosis.findings)
     return diagnosis
 
 
 def find_incidents(tables: RunTables) -> Diagnosis:
-    """Return the findings of a replay; its table `blame` must have been written."""
+    """Return the findings of a replay, in a block of `waits_of_operations`."""
     facts = TraceFacts(tables)
     found = with_leader_moves(facts, replica_incidents(facts))
     failed = list(failed_members(facts))
@@ -218,9 +232,8 @@ def find_incidents(tables: RunTables) -> Diagnosis:
     kept = [finding for finding in found if finding.confidence >= LEAST_CONFIDENCE]
     total = _total_excess_s(facts, kept)
     (waited,) = tables.rows("diagnosis/waited_operations")
-    usual = [UsualWait(**{name: row[name] for name in UsualWait.__dataclass_fields__}) for row in facts.normal]
-    findings, waited_count = tuple(ranked(kept, total)), waited["operations"]
-    return Diagnosis(tables.run.run_id, findings, total, waited_count, facts.start_us, facts.end_us, tuple(usual))
+    findings = tuple(ranked(kept, total))
+    return Diagnosis(tables.run.run_id, findings, total, waited["operations"], facts.start_us, facts.end_us)
 
 
 def _total_excess_s(facts: TraceFacts, found: Sequence[Finding]) -> float:
@@ -329,8 +342,7 @@ def longer_waits(now: Diagnosis, then: Diagnosis) -> list[tuple[UsualWait, Usual
     longer = [
         (wait, earlier)
         for wait, earlier in pairs
-        if wait.cause not in _BY_DESIGN
-        and min(wait.parts, earlier.parts) >= _LEAST_PARTS
+        if min(wait.parts, earlier.parts) >= _LEAST_PARTS
         and wait.p95_ms >= max(_LONGER * earlier.p95_ms, earlier.p95_ms + _LEAST_MS)
     ]
     return sorted(longer, key=lambda pair: (pair[1].p95_ms - pair[0].p95_ms) * pair[0].parts)

@@ -211,7 +211,6 @@ def _returns(changes: Iterable[pa.RecordBatch]) -> list[tuple[Row, int]]:
 
 
 def _late_joins(facts: TraceFacts, found: Sequence[Finding]) -> Iterator[Finding]:
-    facts.tables.add("blame")
     rows = facts.tables.rows("diagnosis/late_joins", slow_ms=_SLOW_JOIN_MS)
     at_fault = [each for each in found if each.kind in _BROKERS_AT_FAULT]
     of_group: defaultdict[str | None, list[Finding]] = defaultdict(list)

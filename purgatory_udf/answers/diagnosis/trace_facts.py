@@ -68,7 +68,7 @@ def in_groups(rows: Sequence[Row], apart_us: int) -> Iterator[list[Row]]:
 
 
 class TraceFacts:
-    """Figures of the trace and of the table `blame`, each queried on first use."""
+    """Figures of the trace and of its waits, each queried on first use."""
 
     def __init__(self, tables: RunTables) -> None:
         self.tables = tables
@@ -76,11 +76,6 @@ class TraceFacts:
         self.start_us: int = span["start_us"] or 0
         self.end_us: int = span["end_us"] or 0
         self.fetch_wait_ms: int = span["max_wait_ms"] or 500
-
-    @cached_property
-    def normal(self) -> list[Row]:
-        """The usual length of each kind of wait."""
-        return self.tables.rows("diagnosis/normal")
 
     @cached_property
     def replication(self) -> list[Row]:
@@ -104,10 +99,11 @@ class TraceFacts:
 
     @cached_property
     def usual_ms(self) -> dict[tuple[str, int | None, int | None], float]:
-        """The median wait in milliseconds by cause, leader and replica."""
+        """The median wait for replicas in milliseconds, by cause, leader and replica."""
+        usual = self.tables.rows("diagnosis/usual_replica_waits")
         return {
             (cause, broker, replica): median(row["p50_ms"] for row in rows)
-            for (cause, broker, replica), rows in _grouped(self.normal, "cause", "broker", "replica")
+            for (cause, broker, replica), rows in _grouped(usual, "cause", "broker", "replica")
         }
 
     @cached_property
@@ -200,8 +196,9 @@ class TraceFacts:
     def shutdown_us(self) -> int:
         """The time at which the whole cluster shut down at the end of the trace; far in the future if it did not."""
         last = {row["broker"]: row["time_us"] for row in self.stops if row["next_us"] is None}
-        leaders = {row["broker"] for row in self.normal if row["broker"] is not None}
-        return min(last.values()) if last and leaders <= last.keys() else self.end_us + NEVER_US
+        if last and {row["broker"] for row in self.tables.rows("diagnosis/waiting_brokers")} <= last.keys():
+            return min(last.values())
+        return self.end_us + NEVER_US
 
     def is_silent(self, broker: int, period: Period) -> bool:
         """Return whether the broker handled no request for most of the period."""

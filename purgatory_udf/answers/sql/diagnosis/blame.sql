@@ -10,16 +10,23 @@
 --
 -- If several conditions were unmet at the end, the one that was met last afterwards has all of the rest.
 --
--- Reads:  met_conditions, remaining_waits, heartbeat_members
+-- Reads:  met_conditions, data_waits, remaining_waits, member_waits, heartbeat_members
 
 WITH parts AS (
-    SELECT operation_id, kind, from_us, met_us, cause, broker, replica, client_id,
-        CASE WHEN kind IN ('join', 'sync', 'initial_join') THEN key END AS group_id, member_id, topic, partition
+    SELECT operation_id, kind, from_us, met_us, cause, broker, replica, client_id, CAST(NULL AS STRING) AS group_id,
+        CAST(NULL AS STRING) AS member_id, topic, partition
     FROM met_conditions
     UNION ALL
-    SELECT r.operation_id, r.kind, r.from_us, r.end_us, r.cause, r.broker, NULL, r.client_id,
-        CASE WHEN r.kind IN ('join', 'sync', 'initial_join') THEN r.key END, r.member_id, NULL, NULL
-    FROM remaining_waits r
+    SELECT operation_id, 'fetch', start_us, met_us, 'no_data', broker, NULL, client_id, NULL, NULL, NULL, NULL
+    FROM data_waits
+    UNION ALL
+    SELECT operation_id, kind, from_us, end_us, cause, broker, NULL, client_id, CASE WHEN kind = 'initial_join' THEN key END,
+        NULL, NULL, NULL
+    FROM remaining_waits
+    UNION ALL
+    SELECT operation_id, kind, from_us, met_us, cause, broker, NULL, client_id, CASE WHEN kind <> 'reconciliation' THEN key END,
+        member_id, NULL, NULL
+    FROM member_waits
     UNION ALL
     SELECT h.operation_id, h.kind, h.start_us, h.end_us, 'member_silent', h.broker, NULL, h.client_id, h.group, h.member, NULL,
         NULL

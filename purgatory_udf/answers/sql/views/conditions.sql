@@ -1,44 +1,27 @@
 -- purgatory_udf/answers/sql/views/conditions.sql
--- What each waiting operation waited for, except for data: one row per condition, with the time at which it was met or the
--- wait ended. `met_conditions` adds the data that fetches waited for; the rest of the wait is in `remaining_waits`.
+-- What each waiting produce or fetch waited for, except for data: one row per condition, with the time at which it was met
+-- or the wait ended. `met_conditions` adds the data that fetches waited for; the rest of the wait is in `remaining_waits`.
 --
--- Reads:    waited, fetch_data, replica_arrivals, replica_needs, below_min_isr, group_requests
+-- Reads:    fetch_data, replica_arrivals, replica_needs, below_min_isr
 -- Columns:  operation_id, cause, met_us (at most the end of the wait); later, an order of conditions with the same met_us:
---           the one that was met last after the end of the wait has the greatest; replica, member_id, topic, partition
+--           the one that was met last after the end of the wait has the greatest; replica, topic, partition
 
--- An equality join by tens of seconds; a join by ranges alone would compare all waits with all requests of a group.
-WITH group_waits AS (
-    SELECT operation_id, kind, broker, key, start_us, end_us,
-        explode(sequence(CAST(floor(start_us / 10000000) AS BIGINT), CAST(floor(end_us / 10000000) AS BIGINT), 1)) AS bin
-    FROM waited
-    -- With IN, DuckDB would read all columns of all rows first.
-    WHERE NOT (kind NOT IN ('join', 'sync'))
-)
 -- A consumer's fetch waits for data, then for enough data, then for replication.
 SELECT DISTINCT operation_id, 'below_min_bytes' AS cause,
     greatest(start_us, coalesce(least(end_us, enough_us), end_us)) AS met_us, CAST(1 AS BIGINT) AS later,
-    CAST(NULL AS INT) AS replica, CAST(NULL AS STRING) AS member_id, CAST(NULL AS STRING) AS topic,
-    CAST(NULL AS INT) AS partition
+    CAST(NULL AS INT) AS replica, CAST(NULL AS STRING) AS topic, CAST(NULL AS INT) AS partition
 FROM fetch_data
 -- One append may have been enough.
 WHERE is_summed AND coalesce(enough_us <> first_us, true)
 UNION ALL
 -- A follower that had not replicated the records.
-SELECT operation_id, 'follower_behind', met_us, coalesce(reached_us, 9223372036854775807), replica, NULL, topic, partition
+SELECT operation_id, 'follower_behind', met_us, coalesce(reached_us, 9223372036854775807), replica, topic, partition
 FROM replica_arrivals
 WHERE met_us > from_us
 UNION ALL
 -- With fewer in-sync replicas than the minimum, the high watermark does not advance.
-SELECT n.operation_id, 'below_min_isr', least(n.until_us, coalesce(b.until_us, n.until_us)), 3, array_min(b.missing), NULL, n.topic,
+SELECT n.operation_id, 'below_min_isr', least(n.until_us, coalesce(b.until_us, n.until_us)), 3, array_min(b.missing), n.topic,
     n.partition
 FROM replica_needs n
 JOIN below_min_isr b ON b.broker = n.broker AND b.topic = n.topic AND b.partition = n.partition
     AND b.since_us < n.until_us AND coalesce(b.until_us, n.until_us) > n.from_us
-UNION ALL
--- The members of a group whose requests a rebalance waited for.
-SELECT w.operation_id, CASE WHEN w.kind = 'sync' THEN 'member_syncing' ELSE 'member_joining' END, g.time_us, g.seq, NULL,
-    g.member, NULL, NULL
-FROM group_waits w
-JOIN group_requests g ON g.group = w.key AND g.broker = w.broker AND g.time_us > w.start_us AND g.time_us <= w.end_us
-    AND g.type = CASE WHEN w.kind = 'sync' THEN 'sync_group' ELSE 'join_group' END
-    AND CAST(floor(g.time_us / 10000000) AS BIGINT) = w.bin

@@ -1,14 +1,14 @@
 -- purgatory_udf/answers/sql/views/replica_waits.sql
 -- The waits for a replica, or for the minimum in-sync set without it. Incidents read them many times.
 --
--- Reads:    blame, waited
--- Columns:  those of `blame`, with times in microseconds since the epoch; timed_out, whether the operation expired within
---           the trace
+-- Reads:    met_conditions, waited
+-- Columns:  those of the table `blame`, with times in microseconds since the epoch; timed_out, whether the operation
+--           expired within the trace
 
-SELECT b.operation_id, b.kind, b.client_id, b.topic, b.cause, b.broker, b.replica,
-    unix_micros(b.started_at) AS start_us, unix_micros(b.ended_at) AS end_us, b.wait_ms,
+SELECT m.operation_id, m.kind, m.client_id, m.topic, m.cause, m.broker, m.replica, m.from_us AS start_us, m.met_us AS end_us,
+    unix_millis(timestamp_micros(m.met_us)) - unix_millis(timestamp_micros(m.from_us)) AS wait_ms,
     e.operation_id IS NOT NULL AS timed_out
-FROM blame b
+FROM met_conditions m
 -- Expirations are few; DuckDB would keep all operations in memory for this join.
-LEFT JOIN (SELECT operation_id FROM waited WHERE expired AND NOT after_end) e ON e.operation_id = b.operation_id
-WHERE b.cause IN ('follower_behind', 'below_min_isr')
+LEFT JOIN (SELECT operation_id FROM waited WHERE expired AND NOT after_end) e ON e.operation_id = m.operation_id
+WHERE m.cause IN ('follower_behind', 'below_min_isr') AND m.met_us > m.from_us
