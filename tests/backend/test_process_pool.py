@@ -21,14 +21,6 @@ _after_fork: list[Callable[[], None]] = []
 os.register_at_fork(after_in_parent=lambda: [call() for call in _after_fork])
 
 
-@pytest.fixture
-def handled_interrupts() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt, also where pytest runs in a process that ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("handled_interrupts")
 def test_interrupt_at_fork_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "cores", lambda: 2)

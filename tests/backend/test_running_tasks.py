@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 
 def test_tasks_of_running_stages_are_counted(spark: SparkSession, tmp_path: Path) -> None:
-    end = tmp_path / "end"
+    """Each task waits for a byte in a named pipe."""
+    path = str(tmp_path / "end")
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDWR)
 
     def wait(number: int) -> int:
-        while not end.exists():
-            time.sleep(0.01)
+        os.read(os.open(path, os.O_RDONLY), 1)
         return number
 
     job = threading.Thread(target=spark.sparkContext.parallelize(range(3), 3).map(wait).count)
@@ -30,12 +32,13 @@ def test_tasks_of_running_stages_are_counted(spark: SparkSession, tmp_path: Path
     job.start()
     try:
         while tasks() != (0, 3):
-            time.sleep(0.01)
+            pass
     finally:
-        end.touch()
+        os.write(pipe, b"123")
         job.join()
+        os.close(pipe)
     while tasks() != (0, 0):
-        time.sleep(0.01)
+        pass
     assert running_tasks(LocalBackend())() == (0, 0)
 
 

@@ -460,6 +460,7 @@ end_process(7)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("handled_interrupts")
 def test_interrupt_stops_a_query() -> None:
     """Also if the signal does not wake the main thread. The database can be used afterwards."""
     batch, most, read = pa.record_batch({"number": [1, 2, 3]}), 10_000_000, 0
@@ -473,17 +474,13 @@ def test_interrupt_stops_a_query() -> None:
 
     database = DuckDatabase()
     database.add_rows("endless", pa.RecordBatchReader.from_batches(batch.schema, batches()))
-    # Where pytest runs in a process that ignores interrupts, it has no handler.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            database.query("SELECT sum(number) AS total FROM endless")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        database.query("SELECT sum(number) AS total FROM endless")
     assert 0 < read < most
     assert database.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
+@pytest.mark.usefixtures("handled_interrupts")
 def test_interrupt_before_execution_stops_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB forgets the first interrupt, which comes while the query is prepared."""
     database, interrupts = DuckDatabase(), 0
@@ -505,12 +502,8 @@ def test_interrupt_before_execution_stops_a_query(monkeypatch: pytest.MonkeyPatc
             return connection.sql(*arguments, **options)
 
     monkeypatch.setattr(database, "_connection", Connection())
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            database.query("SELECT count(*) AS rows FROM range(100000) a, range(10000000) b WHERE a.range < b.range")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        database.query("SELECT count(*) AS rows FROM range(100000) a, range(10000000) b WHERE a.range < b.range")
     assert interrupts > 1
 
 

@@ -41,21 +41,9 @@ if TYPE_CHECKING:
 
 # Findings below this confidence are written to the table, and not reported.
 LEAST_CONFIDENCE = 0.5
-# Views that several queries read, in the order of their dependencies: of groups, and of produces and fetches.
+# Views of groups that several queries read, in the order of their dependencies.
 _OF_GROUPS = ("last_event", "group_requests", "member_keys", "unnamed_sessions", "rebalances", "member_waits")
-_OF_REQUESTS = (
-    "request_parts",
-    "appends",
-    "found_data",
-    "unsettled_fetches",
-    "first_data",
-    "fetch_data",
-    "replica_needs",
-    "replica_arrivals",
-    "conditions",
-    "met_conditions",
-)
-# Views that are not read after `met_conditions` and `data_waits` are computed.
+# Views of produces and fetches that are not read after `met_conditions` and `data_waits` are computed.
 _ONLY_FOR_CONDITIONS = (
     "request_parts",
     "appends",
@@ -189,7 +177,7 @@ def waits_of_operations(tables: RunTables, *, with_blame: bool = False) -> Itera
     with ExitStack() as kept:
         kept.enter_context(tables.materialized("in_sync_versions", *_OF_GROUPS))
         if with_blame or tables.has_rows("in_sync_versions"):
-            kept.enter_context(tables.materialized(*_OF_REQUESTS))
+            kept.enter_context(tables.materialized(*_ONLY_FOR_CONDITIONS, "met_conditions"))
             kept.enter_context(tables.materialized("replica_waits", *(["data_waits"] if with_blame else [])))
             tables.release(*_ONLY_FOR_CONDITIONS)
             if with_blame:

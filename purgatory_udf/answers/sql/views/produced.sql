@@ -3,6 +3,6 @@
 --
 -- Reads:  request_parts
 
-SELECT operation_id, broker, time_us, acks, timeout_ms, topic, partition, reached, bytes, is_appended
+SELECT operation_id, broker, time_us, topic, partition, reached, bytes, is_appended
 FROM request_parts
 WHERE is_produce

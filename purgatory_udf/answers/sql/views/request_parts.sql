@@ -5,7 +5,7 @@
 -- Of a follower's fetch, partitions that are not throttled are only included if the trace has in-sync sets.
 --
 -- Reads:    events, waited, in_sync_versions
--- Columns:  operation_id, is_produce, broker, time_us, acks, timeout_ms, replica_id, is_committed: the request; topic,
+-- Columns:  operation_id, is_produce, broker, time_us, replica_id, is_committed: the request; topic,
 --           partition, throttled; is_trigger, whether the partition ended the wait of a consumer's fetch; is_appended,
 --           whether a produce appended its records; reached, the offset up to which records were appended, or from which
 --           they are fetched; bytes of a produce
@@ -18,7 +18,7 @@ WITH waiting AS (
     WHERE kind = 'fetch'
 ),
 requests AS (
-    SELECT e.seq, e.type = 'produce' AS is_produce, coalesce(e.broker, 0) AS broker, e.time_us, e.acks, e.timeout_ms,
+    SELECT e.seq, e.type = 'produce' AS is_produce, coalesce(e.broker, 0) AS broker, e.time_us,
         e.replica_id, e.isolation = 'read_committed' AS is_committed, w.trigger, w.trigger_partition,
         coalesce(w.is_whole, false) AS is_whole, e.partitions,
         (SELECT count(*) FROM in_sync_versions) > 0 AS has_in_sync_sets
@@ -28,11 +28,11 @@ requests AS (
         AND (e.type = 'produce' OR e.replica_id >= 0 OR e.min_bytes <= 1 AND (w.trigger IS NOT NULL OR w.is_whole))
 ),
 exploded AS (
-    SELECT seq, is_produce, broker, time_us, acks, timeout_ms, replica_id, is_committed, trigger, trigger_partition, is_whole,
+    SELECT seq, is_produce, broker, time_us, replica_id, is_committed, trigger, trigger_partition, is_whole,
         has_in_sync_sets, explode(partitions) AS part
     FROM requests
 )
-SELECT seq AS operation_id, is_produce, broker, time_us, acks, timeout_ms, replica_id, is_committed,
+SELECT seq AS operation_id, is_produce, broker, time_us, replica_id, is_committed,
     part.topic AS topic, part.partition AS partition, part.throttled AS throttled,
     -- Few fetches are whole; with OR, names would be concatenated for all.
     replica_id < 0 AND CASE WHEN is_whole
