@@ -7,16 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from purgatory_udf.backend.file_system import LocalFiles, require_no_file
-from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.installation import conf_folder
-from purgatory_udf.launch import job
+from purgatory_udf.launch import job, jvm
 from purgatory_udf.launch.backend_choice import OpenBackend, open_local
+
+if TYPE_CHECKING:
+    from purgatory_udf.backend.backend import Backend
 
 STORY = """\
 Six seconds of the brokers of a shop: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3
@@ -47,6 +50,8 @@ _LATER_MODULES = (
 )
 # The module of the chart, which is drawn last.
 _CHART_MODULE = "altair"
+# How often to check whether Spark has started a task.
+_POLL_SECONDS = 0.02
 
 
 def _checks(out: Path) -> None:
@@ -61,6 +66,7 @@ def _import_trace(place: str) -> tuple[str, str]:
 
     Returns the path of the events, and the name of the import.
     """
+    from purgatory_udf.common.configuration import Config
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
 
     trace = conf_folder() / "sample" / "trace.jsonl"
@@ -68,6 +74,24 @@ def _import_trace(place: str) -> tuple[str, str]:
     for name in _LATER_MODULES:
         import_module(name)
     return imported
+
+
+def _load_renderer(backend: Backend, replayed: Event) -> None:
+    """Load the chart's renderer while Spark works, because it does not let other threads of this process run."""
+    from purgatory_udf.answers.replay_summary import load_renderer
+    from purgatory_udf.backend.backend import running_tasks
+
+    count_tasks = running_tasks(backend)
+    while not replayed.wait(_POLL_SECONDS):
+        if any(count_tasks()):
+            load_renderer()
+            return
+
+
+def _end_spark(backend: Backend) -> None:
+    """End Spark: the JVM that this process has started, without waiting for the end of its session, or the session."""
+    if not jvm.shut_down():
+        backend.stop()
 
 
 @job.job(checks=_checks, brief=True, spark_is_optional=True)
@@ -87,7 +111,7 @@ def main(
     print(STORY)
     # Name the local file system, because a cluster has another default.
     place = f"file://{out.absolute()}"
-    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as stopping:
+    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as stopping, ThreadPoolExecutor(1) as answering:
         # Import the trace and load modules while Spark starts, if it is installed.
         importing = executor.submit(_import_trace, place)
         executor.submit(import_module, _CHART_MODULE)
@@ -95,23 +119,29 @@ def main(
         events, ingested = importing.result()
 
         from purgatory_udf.answers.audit import audit, report, require_all
+        from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose, sentences
         from purgatory_udf.answers.replay_summary import save_waits, summary
+        from purgatory_udf.common.configuration import Config
         from purgatory_udf.streaming.replay_run import run_replay
         from purgatory_udf.streaming.run_resumption import ReplayOptions
 
-        run = run_replay(chosen, ReplayOptions(events, place, Config(), ingested=ingested))
+        replayed = Event()
+        executor.submit(_load_renderer, chosen, replayed)
+        try:
+            run = run_replay(chosen, ReplayOptions(events, place, Config(), ingested=ingested))
+        finally:
+            replayed.set()
         # The tables are small: this process queries them, while Spark stops.
-        stopping.submit(chosen.stop)
+        stopping.submit(_end_spark, chosen)
         backend = open_local()
+        diagnosing = answering.submit(diagnose, open_local(), place)
         drawing = executor.submit(save_waits, open_local(), place, out.absolute() / "waits.svg")
         print("\n".join(summary(backend, place, run)))
         findings = audit(backend, place)
         print("\n".join(["", *report(findings)]))
         require_all(findings)
 
-        from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose, sentences
-
-        print("\n".join(["", "Diagnosis", *sentences(diagnose(backend, place), str(out), MOST_FINDINGS)]))
+        print("\n".join(["", "Diagnosis", *sentences(diagnosing.result(), str(out), MOST_FINDINGS)]))
 
         print(f"\nChart: {drawing.result()}")
         print(NEXT)

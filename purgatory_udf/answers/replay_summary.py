@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -147,6 +148,14 @@ def _request(row: Row) -> str:
     if label == request_id:
         return request_id
     return ", ".join(filter(None, [f"broker {row['broker']}", label, row["client_id"]]))
+
+
+def load_renderer() -> None:
+    """Load the renderer of charts, which takes most of the time of the first chart."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"began": [], "wait_ms": [], "end": [], "kind": []})
+    waits(frame, 0).save(io.BytesIO(), "svg")
 
 
 def save_waits(session: Session, out: str, file: Path) -> Path:

@@ -137,7 +137,7 @@ def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
     if call.class_archive and call.class_archive.should_create():
         _create_archive_in_background(call.class_archive)
     if call.separate_jvm:
-        jvm.start(call.jvm_command, call.environ)
+        jvm.start(call.jvm_command, call.environ, call.start_record)
         return job.status(line.arguments)
     for pipe in pipes_read():
         raise UserError(f"{pipe}: is a pipe, which Spark's processes cannot read; write its contents to a file first")

@@ -7,6 +7,9 @@ A JVM maps an AppCDS archive of the classes that it loads at every start into me
 saves a quarter of the time of a small job. A run of the demo creates the archive, once for each Java and set of jars,
 in the background after the first job without one. The JVM checks its own version and every jar against the archive and
 ignores it if they differ. It does not detect a truncated file, so the file's name contains its size.
+
+Spark's scripts start another JVM, which prints the command of the JVM that they start in the end. That takes 0.3 s, so
+the command is recorded and reused as long as archive, options and environment are the same (`StartRecord`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import atexit
 import ctypes
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -57,12 +61,59 @@ _CLASS_PATH_VARIABLES = (
 # An archive has 200 MB. Older ones belong to a Java or to jars that were replaced.
 _ARCHIVES_KEPT = 3
 _RETRY_AFTER_SECONDS = 86_400
+# The class that the scripts start, and how the variables start that they read or set.
+_SUBMIT_CLASS = "org.apache.spark.deploy.SparkSubmit"
+_SCRIPT_VARIABLES = ("SPARK_", "PYSPARK_", "PYTHONHASHSEED", "JAVA_", "JDK_", "HADOOP_", "YARN_")
+_RECORD_SUFFIX = ".start.json"
+
+
+@dataclass(frozen=True)
+class StartRecord:
+    """The command and the environment of a JVM, recorded when Spark's scripts started it. The file may not exist yet.
+
+    It names the class archive, because with other jars or another Java there is another one.
+    """
+
+    file: Path
+
+    @classmethod
+    def of(cls, archive: ClassArchive, command: Sequence[str], environ: Mapping[str, str]) -> StartRecord:
+        """Return the record of a start with this command of Spark's scripts, in the environment `environ`."""
+        used = sorted((name, value) for name, value in environ.items() if name.startswith(_SCRIPT_VARIABLES))
+        digest = hashlib.sha256(json.dumps([list(command), used]).encode()).hexdigest()[:16]
+        return cls(archive.folder / f"{archive.name}-{digest}{_RECORD_SUFFIX}")
+
+    def read(self) -> tuple[list[str], dict[str, str]] | None:
+        """Return the command and the variables that the scripts set; None if none is recorded."""
+        try:
+            record = json.loads(self.file.read_bytes())
+            return record["command"], record["variables"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, process: int) -> None:
+        """Record the command of a JVM that is running. Only Linux shows it, so elsewhere nothing is recorded."""
+        try:
+            command, variables = ([*map(os.fsdecode, _words_of(process, name))] for name in ("cmdline", "environ"))
+            if _SUBMIT_CLASS not in command:
+                return
+            pairs = (variable.partition("=") for variable in variables)
+            given = {name: value for name, _, value in pairs if name.startswith(_SCRIPT_VARIABLES)}
+            draft = self.file.with_suffix(f".{process}")
+            draft.write_text(json.dumps({"command": command, "variables": given}), encoding="utf-8")
+            draft.replace(self.file)
+        except OSError:
+            return
+
+
+def _words_of(process: int, name: str) -> list[bytes]:
+    return Path(f"/proc/{process}/{name}").read_bytes().split(b"\0")[:-1]
 
 
 class _Jvm:
     """A JVM that was started. The address of its gateway is known once it is up."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], record: StartRecord | None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
         self._gateway_file = Path(self._folder.name, "gateway")
         self._workers_socket = str(Path(self._folder.name, "workers"))
@@ -83,8 +134,18 @@ class _Jvm:
             if os.getppid() != parent:
                 os._exit(1)
 
-        # The JVM exits when its stdin is closed.
-        self._process = subprocess.Popen(command, env=jvm_environ, stdin=subprocess.PIPE, preexec_fn=bind_to_parent)
+        def start(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+            # The JVM exits when its stdin is closed.
+            given = {**jvm_environ, **variables}
+            return subprocess.Popen(words, env=given, stdin=subprocess.PIPE, preexec_fn=bind_to_parent)
+
+        recorded = record.read() if record else None
+        self._record, self._must_record = record, recorded is None
+        try:
+            self._process = start(*(recorded or (command, {})))
+        except OSError:
+            # The recorded Java has been removed.
+            self._process, self._must_record = start(command, {}), True
 
     def preload_workers(self) -> None:
         """Load the modules of the Python workers while the JVM starts."""
@@ -98,9 +159,14 @@ class _Jvm:
         """
         while not self._gateway_file.exists():
             if self._process.poll() is not None:
+                if self._record is not None:
+                    # The next start uses Spark's scripts.
+                    self._record.file.unlink(missing_ok=True)
                 status = self._process.returncode
                 raise UserError(f"Spark's JVM did not start; its exit status is {status}, and its messages are above")
             time.sleep(_POLL_SECONDS)
+        if self._record is not None and self._must_record:
+            self._record.write(self._process.pid)
         written = self._gateway_file.read_bytes()
         (port,), rest = struct.unpack_from(">i", written), written[4:]
         (length,) = struct.unpack_from(">i", rest)
@@ -134,16 +200,19 @@ class _Jvm:
 _jvm: _Jvm | None = None
 
 
-def start(command: Sequence[str], environ: Mapping[str, str]) -> None:
+def start(command: Sequence[str], environ: Mapping[str, str], record: StartRecord | None = None) -> None:
     """Start the JVM of this process and return.
 
-    `environ` is the environment of the JVM; this process adopts it as well.
+    Args:
+        command: The command of Spark's scripts.
+        environ: The environment of the JVM; this process adopts it as well.
+        record: The record of the JVM's own command, to use or to write.
     """
     global _jvm
     # Before the JVM starts, so that a signal during its start stops the job in the same order.
     atexit.register(_shut_down)
     signal.signal(signal.SIGTERM, _handle_sigterm)
-    _jvm = _Jvm(command, environ)
+    _jvm = _Jvm(command, environ, record)
     os.environ.update(environ)
 
 
@@ -156,10 +225,17 @@ def wait_until_ready() -> None:
         os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = str(port), secret
 
 
+def shut_down() -> bool:
+    """End the JVM that this process has started, and wait for its end; return whether there is one."""
+    if _jvm is None:
+        return False
+    _jvm.shut_down()
+    return True
+
+
 def _shut_down() -> None:
     _silence_stderr()
-    if _jvm is not None:
-        _jvm.shut_down()
+    shut_down()
 
 
 def _handle_sigterm(number: int, _: object) -> NoReturn:
@@ -225,6 +301,9 @@ class ClassArchive:
         with made.open("rb") as written:
             os.fsync(written.fileno())
         made.replace(self.folder / f"{self.name}-{made.stat().st_size}.jsa")
+        # Records of starts that may use an older archive.
+        for record in self.folder.glob(f"*{_RECORD_SUFFIX}"):
+            record.unlink(missing_ok=True)
         oldest_first = sorted(self.folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime_ns)
         for file in oldest_first[:-_ARCHIVES_KEPT]:
             file.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.launch import jars as jars_module
 from purgatory_udf.launch import package_archive, runtimes
 from purgatory_udf.launch.command_line import CommandLine
-from purgatory_udf.launch.jvm import JVM_OPTION_VARIABLES, PYSPARK_SHELL, ClassArchive, class_archive_for
+from purgatory_udf.launch.jvm import JVM_OPTION_VARIABLES, PYSPARK_SHELL, ClassArchive, StartRecord, class_archive_for
 from purgatory_udf.launch.runtimes import report_progress
 
 
@@ -48,6 +48,13 @@ class Submission:
     def jvm_command(self) -> tuple[str, ...]:
         """The command with which the job starts Spark's JVM."""
         return (*self.spark_command, "--name", Path(self.job_command[0]).name, PYSPARK_SHELL)
+
+    @property
+    def start_record(self) -> StartRecord | None:
+        """The record of the JVM's own command; None before there is a class archive."""
+        if self.class_archive is None or self.class_archive.find() is None:
+            return None
+        return StartRecord.of(self.class_archive, self.jvm_command, self.environ)
 
 
 def is_client_mode(settings: Mapping[str, str]) -> bool:

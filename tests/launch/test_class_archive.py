@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.launch import jvm, runtimes
-from purgatory_udf.launch.jvm import ClassArchive, class_archive_for
+from purgatory_udf.launch.jvm import ClassArchive, StartRecord, class_archive_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,8 +90,9 @@ def test_oldest_archives_are_deleted(tmp_path: Path) -> None:
         _publish(ClassArchive(tmp_path, name))
         (file,) = tmp_path.glob(f"{name}-*.jsa")
         os.utime(file, (number, number))
+    StartRecord.of(ClassArchive(tmp_path, "a"), ["spark-submit"], {}).file.touch()
     _publish(ClassArchive(tmp_path, "e"))
-    assert sorted(file.name[0] for file in tmp_path.glob("*.jsa")) == ["c", "d", "e"]
+    assert sorted(file.name[0] for file in tmp_path.glob("*.js*")) == ["c", "d", "e"]
 
 
 def test_failed_or_unwritable_archive_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from purgatory_udf.launch import jvm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +55,53 @@ def test_killed_job_kills_its_jvm(number: signal.Signals, tmp_path: Path) -> Non
     job.send_signal(number)
     assert job.communicate() == ("", "")
     assert job.returncode == (-number if number == signal.SIGKILL else 128 + number)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the command of another process")
+def test_next_start_uses_recorded_command_instead_of_scripts(tmp_path: Path) -> None:
+    # The scripts set a variable, and replace themselves by the JVM.
+    program = f"{WRITES_ADDRESS} echo $SPARK_SET_BY_SCRIPTS; {WAITS_FOR_STDIN}"
+    (tmp_path / "jvm").write_text(program)
+    scripts = "echo scripts; export SPARK_SET_BY_SCRIPTS=yes; exec sh jvm org.apache.spark.deploy.SparkSubmit"
+    file = tmp_path / "a.start.json"
+    code = STARTED.replace("dict(os.environ))", f"dict(os.environ), jvm.StartRecord(Path({str(file)!r})))")
+    code = f"from pathlib import Path\n{code}jvm.wait_until_ready()\n"
+
+    def output() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code, scripts], capture_output=True, text=True, cwd=tmp_path, check=False
+        ).stdout
+
+    assert output() == "scripts\nyes\nended\n"
+    assert output() == "yes\nended\n"
+    # A Java that has been removed.
+    file.write_text(json.dumps({"command": [str(tmp_path / "java")], "variables": {}}))
+    assert output() == "scripts\nyes\nended\n"
+    assert output() == "yes\nended\n"
+    # A command that fails: the next start uses the scripts.
+    file.write_text(json.dumps({"command": ["false"], "variables": {}}))
+    assert output() == ""
+    assert output() == "scripts\nyes\nended\n"
+    file.write_text("{}")
+    assert output() == "scripts\nyes\nended\n"
+
+
+def test_record_depends_on_options_and_variables_of_scripts(tmp_path: Path) -> None:
+    archive = jvm.ClassArchive(tmp_path, "a")
+    variables = {"SPARK_HOME": "/spark", "PWD": "/here"}
+    record = jvm.StartRecord.of(archive, ["spark-submit"], variables)
+    assert record == jvm.StartRecord.of(archive, ["spark-submit"], {**variables, "PWD": "/there"})
+    others = [
+        jvm.StartRecord.of(archive, ["spark-submit", "--master", "local"], variables),
+        jvm.StartRecord.of(archive, ["spark-submit"], {**variables, "JAVA_HOME": "/java"}),
+        jvm.StartRecord.of(jvm.ClassArchive(tmp_path, "b"), ["spark-submit"], variables),
+    ]
+    assert len({record, *others}) == 4
+
+
+def test_job_continues_after_its_jvm_has_ended(tmp_path: Path) -> None:
+    then = "jvm.wait_until_ready()\nprint(jvm.shut_down(), flush=True)\nprint('later', file=sys.stderr)"
+    assert _job(WRITES_ADDRESS + WAITS_FOR_STDIN, then, tmp_path).communicate() == ("ended\nTrue\n", "later\n")
 
 
 def test_job_without_jvm_is_unaffected() -> None:
