@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from purgatory_udf.backend.delta_store import Condition, Identity
 from purgatory_udf.common.configuration import INT32_MAX
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import local_path
+from purgatory_udf.contract import CHANGE_FIELDS, EVENT_STRUCTS, TYPE
+from purgatory_udf.contract.event_checks import REQUIRED
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
 from purgatory_udf.rules.groups.group_rows import API_OF
 from purgatory_udf.rules.purgatory.clock import PAUSE_EVENTS, Pauses
@@ -247,6 +250,22 @@ class EventTable:
         if missing:
             raise UserError(f"{self.path}: not a table of events: it has no column {missing[0]}")
 
+    def require_complete_rows(self) -> None:
+        """Raise `UserError` for the first row without a value that imports give to every event of its type."""
+        columns = self._store.columns(self.path)
+        lacking = "CASE " + " ".join(f"WHEN {without} THEN '{name}'" for name, without in _required_values(columns))
+        found = ", ".join(name if name in columns else f"NULL AS {name}" for name in ("seq", "type", "source", "line"))
+        rows = self._query(
+            f"SELECT * FROM (SELECT {found}, {lacking} END AS lacks FROM events AS e) AS checked "
+            "WHERE lacks IS NOT NULL ORDER BY seq LIMIT 1"
+        )
+        for row in rows:
+            place = f" ({row['source']}, line {row['line']})" if row["source"] else ""
+            raise UserError(
+                f"{self.path}: the {row['type'] or 'event'} with seq {row['seq']}{place} has no {row['lacks']}; "
+                "import the trace with ingest, which checks its events"
+            )
+
     def wait(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Wait until the table exists: `ingest --follow` creates it with its first batch."""
         if self.exists:
@@ -365,6 +384,22 @@ class EventTable:
 
     def _query(self, text: str) -> list[dict[str, Any]]:
         return self._backend.totals(text, {"events": self.path}).to_pylist()
+
+
+def _required_values(columns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield those of the `columns` in which some events have a value, and the condition for rows that lack it."""
+    yield from ((name, f"{name} IS NULL") for name in ("time_us", "seq", "type") if name in columns)
+    kinds: dict[str, list[str]] = defaultdict(list)
+    shapes = [(TYPE, shape.kind, shape) for shape in EVENT_STRUCTS.values()]
+    shapes += [("change", change, shape) for change, shape in CHANGE_FIELDS.items()]
+    for column, kind, shape in shapes:
+        for field in shape.fields:
+            # A replay can do without the ids of requests, but share fetches need their limit, which has a default.
+            is_needed = field.default is REQUIRED or field.name == "max_records"
+            if is_needed and field.name in columns and field.name not in ("time_us", "request_id"):
+                kinds[field.name].append(f"{column} = '{kind}'")
+    kinds["change"] = [f"{TYPE} = 'partition'"]
+    yield from ((name, f"e.{name} IS NULL AND ({' OR '.join(of)})") for name, of in kinds.items())
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.backend.backend import Backend, LocalBackend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.delta_store import EPOCH, Condition
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError
+from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
@@ -112,9 +112,22 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
         UserError: There is no table of events, or the folder has another run.
         CheckFailedError: Operations have no end, although the run was to end all of them.
     """
-    backend, layout, config = backend_of(session), Layout(options.out), options.config
-    events = EventTable(backend, options.events, config.fetch.max_bytes)
+    backend = backend_of(session)
+    events = EventTable(backend, options.events, options.config.fetch.max_bytes)
     events.require()
+    try:
+        return _run(backend, options, events)
+    except (UserError, NeedsSparkError):
+        raise
+    except Exception:
+        if not options.follow:
+            # Rows that no import has written are checked only if they make a replay fail.
+            events.require_complete_rows()
+        raise
+
+
+def _run(backend: Backend, options: ReplayOptions, events: EventTable) -> Run:
+    layout, config = Layout(options.out), options.config
     runs = layout.table("runs")
     if not options.follow and not backend.delta(runs).is_table(runs):
         events.start()

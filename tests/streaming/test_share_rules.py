@@ -106,7 +106,7 @@ def test_repeated_batch_has_same_rows_and_state() -> None:
 
     rows_of_tables = 0
     for batch in _batches(error_timeline().events, 9):
-        (chunk,) = rules.split_by_group(_typed(batch))
+        (chunk,) = rules.split_by_group(share_traces.as_table(batch))
         rows, horizon_ms = rules.decode_rows([chunk.payload]), max(event["time_us"] for event in batch) // 1000
         chunks, following = step(rows, horizon_ms)
         assert step(rows, horizon_ms) == (chunks, following)
@@ -136,7 +136,7 @@ def test_last_readings_do_not_depend_on_batches(chooser: Random) -> None:
 
 
 def test_command_writes_all_tables(trace: ShareTrace, expected: Replay, tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "events"), _typed(trace.events))
+    write_deltalake(str(tmp_path / "events"), share_traces.as_table(trace.events))
     share = trace.config.share
     settings = [
         f"--set=share.{name}={getattr(share, name)}"
@@ -164,7 +164,7 @@ def test_second_expiration_is_counted(tmp_path: Path, capsys: pytest.CaptureFixt
     events = [event | {"time_us": event["time_us"] + 1_000_000} for event in error_timeline().events]
     expected = reference_replay.replay(events, load_config(None, ["share.max_sessions=4"])).outcomes
     twice = [outcome for outcome in expected if outcome.fetcher == "remote_twice"]
-    write_deltalake(str(tmp_path / "events"), _typed(events))
+    write_deltalake(str(tmp_path / "events"), share_traces.as_table(events))
     words = ["--events", str(tmp_path / "events"), "--out", str(tmp_path), "--set=share.max_sessions=4"]
     assert replay.main.status(words, open_local) == 0
     assert [finding.invariant for finding in audit(LocalBackend(), str(tmp_path)) if finding.broken] == []
@@ -216,7 +216,7 @@ def test_call_describes_waiting_and_ended_fetches(is_followed: bool) -> None:
     timeline.fetch(5007, "f3", "m3", [2]).fetch(5008, "f4", "m4", [0], max_wait_ms=992)
     config = load_config(None, ["share.version=4.4", "share.dead_letter_write_ms=null"])
     rules = ShareRules(Plan("run", False, None, is_followed=is_followed), config, 5000)
-    (chunk,) = rules.split_by_group(_typed(timeline.events))
+    (chunk,) = rules.split_by_group(share_traces.as_table(timeline.events))
     replay, output = rules.step("shares", rules.decode_state(None), rules.decode_rows([chunk.payload]), 6050)
     chunks = {each.table: each for each in output}
     heads = {name: (each.group, each.time_us, each.rows) for name, each in chunks.items()}
@@ -272,7 +272,7 @@ def test_lock_that_outlasts_trace_is_marked(ended_us: int, trace_end_us: int | N
     rules = ShareRules(Plan("run", False, trace_end_us), Config(), 4_999)
     timed = [event | {"time_us": at, "seq": seq} for seq, (event, at) in enumerate(zip(events, times, strict=True), 1)]
     replay = ShareReplay(Config(), 4_999)
-    _, chunks = rules.step("", replay, _typed(timed), 6_000)
+    _, chunks = rules.step("", replay, share_traces.as_table(timed), 6_000)
     (chunk,) = (chunk for chunk in chunks if chunk.table == DELIVERIES)
     (row,) = pa.Table.from_batches(rules.decode_table(DELIVERIES, [pa.py_buffer(chunk.payload)])).to_pylist()
     assert (chunk.time_us, chunk.rows) == (0, 1)
@@ -311,17 +311,10 @@ def _stream(trace: ShareTrace, batches: list[list[Event]]) -> dict[str, pa.Table
 
 
 def _input_rows(batch: list[Event], rules: ShareRules) -> list[tuple[str, int, bytes]]:
-    events = _typed(batch).select(rules.input_columns(event_table([]).column_names))
+    events = share_traces.as_table(batch).select(rules.input_columns(event_table([]).column_names))
     chunks = pa.Table.from_batches(list(input_chunk_function(rules)(iter(events.to_batches()))))
     times = chunks["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     return list(zip(chunks["group"].to_pylist(), times, chunks["payload"].to_pylist(), strict=True))
-
-
-def _typed(events: list[Event]) -> pa.Table:
-    columns = event_table([]).column_names
-    # The traces have further fields.
-    return event_table([{"broker": 0} | {k: v for k, v in event.items() if (k in columns and k != "batches") or
-                         (k == "batches" and isinstance(v, int))} for event in events])  # fmt: skip
 
 
 def _assert_equal(tables: dict[str, pa.Table], expected: Replay, end_ms: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The survey of a trace: the limits of its fetches."""
+"""The survey of a trace: the limits of its fetches, and rows that lack a value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pyspark.sql import SparkSession
 
 from purgatory_udf.backend import backend
 from purgatory_udf.backend.backend import LocalBackend, SparkBackend
+from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.event_source import EventTable
+from purgatory_udf.streaming.replay_run import run_replay
+from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.rules.reference.timeline import Timeline
+from tests.support import share_traces
 
 _BROKER_LIMIT = 50_000
 
@@ -82,3 +86,53 @@ def test_other_inputs_are_no_table_of_events(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=f"^{path}: {error}$"):
             EventTable(LocalBackend(), str(path)).require()
+
+
+# A type or change, the field that its row lacks, and how errors call it.
+_LACKING = [
+    ("share_fetch", "partitions", "share_fetch"),
+    ("share_acknowledge", "acknowledgements", "share_acknowledge"),
+    ("share_fetch", "max_records", "share_fetch"),
+    ("log_end", "offset", "partition"),
+    ("log_end", "change", "partition"),
+    ("share_fetch", "time_us", "share_fetch"),
+]
+
+
+def _without_value(place: Path, kind: str, name: str) -> int | None:
+    """Write a table of events in which the first event of a kind lacks a value; return its number."""
+    events = [{**event, "seq": seq} for seq, event in enumerate(share_traces.load("tiny-1").events)]
+    lacking = next(event for event in events if kind in (event["type"], event.get("change")))
+    lacking[name] = None
+    write_deltalake(str(place), share_traces.as_table(events))
+    seq: int | None = lacking["seq"]
+    return seq
+
+
+@pytest.mark.parametrize(("kind", "name", "title"), _LACKING)
+def test_failed_replay_names_row_without_value(tmp_path: Path, kind: str, name: str, title: str) -> None:
+    """A program other than `ingest` has written the table."""
+    seq = _without_value(tmp_path / "events", kind, name)
+    error = f"^{tmp_path}/events: the {title} with seq {seq} has no {name}; import the trace with ingest"
+    with pytest.raises(UserError, match=error):
+        run_replay(LocalBackend(), ReplayOptions(str(tmp_path / "events"), str(tmp_path), Config()))
+
+
+@pytest.mark.spark
+def test_spark_finds_row_without_value(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seq = _without_value(tmp_path, "share_fetch", "group")
+
+    def refuse(*_: object) -> None:
+        raise NeedsSparkError("refused")
+
+    monkeypatch.setattr(LocalBackend, "query", refuse)
+    with pytest.raises(UserError, match=f"the share_fetch with seq {seq} has no group"):
+        EventTable(SparkBackend(spark), str(tmp_path)).require_complete_rows()
+
+
+def test_imported_rows_are_complete(tmp_path: Path) -> None:
+    for number, name in enumerate(share_traces.names()):
+        table = str(tmp_path / str(number))
+        events = [{**event, "seq": seq} for seq, event in enumerate(share_traces.load(name).events)]
+        write_deltalake(table, share_traces.as_table(events))
+        EventTable(LocalBackend(), table).require_complete_rows()

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.engine.partition_engine import event_table
 from tests.support import recorded
 
 Event = dict[str, Any]
@@ -51,6 +54,13 @@ class ShareTrace:
 def names() -> list[str]:
     """Return the names of the recorded traces."""
     return list(_event_files())
+
+
+def as_table(events: Iterable[Event]) -> pa.Table:
+    """Return the events as rows of `events`. The traces have further fields."""
+    columns = event_table([]).column_names
+    return event_table([{"broker": 0} | {k: v for k, v in event.items() if (k in columns and k != "batches") or
+                         (k == "batches" and isinstance(v, int))} for event in events])  # fmt: skip
 
 
 def load(name: str) -> ShareTrace:
