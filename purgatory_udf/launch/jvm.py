@@ -91,16 +91,25 @@ class StartRecord:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, process: int) -> None:
-        """Record the command of a JVM that is running. Only Linux shows it, so elsewhere nothing is recorded."""
+    def write(self, process: int, environ: Mapping[str, str]) -> None:
+        """Record the command of a JVM that the scripts have started in the environment `environ`.
+
+        Only Linux shows it, so elsewhere nothing is recorded. Only the user can read the file, because options may
+        contain passwords.
+        """
         try:
             command, variables = ([*map(os.fsdecode, _words_of(process, name))] for name in ("cmdline", "environ"))
             if _SUBMIT_CLASS not in command:
                 return
             pairs = (variable.partition("=") for variable in variables)
-            given = {name: value for name, _, value in pairs if name.startswith(_SCRIPT_VARIABLES)}
+            added = {
+                name: value
+                for name, _, value in pairs
+                if name.startswith(_SCRIPT_VARIABLES) and environ.get(name) != value
+            }
             draft = self.file.with_suffix(f".{process}")
-            draft.write_text(json.dumps({"command": command, "variables": given}), encoding="utf-8")
+            draft.touch(mode=0o600)
+            draft.write_text(json.dumps({"command": command, "variables": added}), encoding="utf-8")
             draft.replace(self.file)
         except OSError:
             return
@@ -140,7 +149,7 @@ class _Jvm:
             return subprocess.Popen(words, env=given, stdin=subprocess.PIPE, preexec_fn=bind_to_parent)
 
         recorded = record.read() if record else None
-        self._record, self._must_record = record, recorded is None
+        self._record, self._must_record, self._environ = record, recorded is None, jvm_environ
         try:
             self._process = start(*(recorded or (command, {})))
         except OSError:
@@ -166,7 +175,7 @@ class _Jvm:
                 raise UserError(f"Spark's JVM did not start; its exit status is {status}, and its messages are above")
             time.sleep(_POLL_SECONDS)
         if self._record is not None and self._must_record:
-            self._record.write(self._process.pid)
+            self._record.write(self._process.pid, self._environ)
         written = self._gateway_file.read_bytes()
         (port,), rest = struct.unpack_from(">i", written), written[4:]
         (length,) = struct.unpack_from(">i", rest)

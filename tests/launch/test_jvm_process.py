@@ -64,7 +64,9 @@ def test_next_start_uses_recorded_command_instead_of_scripts(tmp_path: Path) -> 
     (tmp_path / "jvm").write_text(program)
     scripts = "echo scripts; export SPARK_SET_BY_SCRIPTS=yes; exec sh jvm org.apache.spark.deploy.SparkSubmit"
     file = tmp_path / "a.start.json"
-    code = STARTED.replace("dict(os.environ))", f"dict(os.environ), jvm.StartRecord(Path({str(file)!r})))")
+    code = STARTED.replace(
+        "dict(os.environ))", f"dict(os.environ, SPARK_SECRET='s'), jvm.StartRecord(Path({str(file)!r})))"
+    )
     code = f"from pathlib import Path\n{code}jvm.wait_until_ready()\n"
 
     def output() -> str:
@@ -73,6 +75,8 @@ def test_next_start_uses_recorded_command_instead_of_scripts(tmp_path: Path) -> 
         ).stdout
 
     assert output() == "scripts\nyes\nended\n"
+    assert json.loads(file.read_text())["variables"] == {"SPARK_SET_BY_SCRIPTS": "yes"}
+    assert file.stat().st_mode & 0o777 == 0o600
     assert output() == "yes\nended\n"
     # A Java that has been removed.
     file.write_text(json.dumps({"command": [str(tmp_path / "java")], "variables": {}}))
