@@ -77,7 +77,7 @@ def _import_trace(place: str) -> tuple[str, str]:
 
 
 def _load_renderer(backend: Backend, replayed: Event) -> None:
-    """Load the chart's renderer while Spark works, because it does not let other threads of this process run."""
+    """Load the chart's renderer while Spark works, because loading it blocks all other threads of this process."""
     from purgatory_udf.answers.replay_summary import load_renderer
     from purgatory_udf.backend.backend import running_tasks
 
@@ -89,7 +89,7 @@ def _load_renderer(backend: Backend, replayed: Event) -> None:
 
 
 def _end_spark(backend: Backend) -> None:
-    """End Spark: the JVM that this process has started, without waiting for the end of its session, or the session."""
+    """Shut down the JVM that this process has started; if it has started none, stop the session, which takes longer."""
     if not jvm.shut_down():
         backend.stop()
 

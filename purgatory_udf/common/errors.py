@@ -25,6 +25,18 @@ class NeedsSparkError(Exception):
     """The job, or an operation of it, cannot be executed in this process. It is then repeated in Spark."""
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Return whether the error was caused by an interrupt.
+
+    The same interrupt may have stopped the JVM, so that handling it, or the next call of the JVM, raises another error.
+    """
+    if ignored_interrupts:
+        return True
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 _AGAIN = "run the same command again to resume"
 _CHAR = r"[^\s'\":,;()\[\]]"
 # A file of a table or a checkpoint. Paths in quotes (DuckDB) or at the start of a text (our own errors) may have spaces

@@ -222,7 +222,7 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
         return str(error), USER_ERROR
     if isinstance(error, CheckFailedError):
         return str(error), CHECK_FAILED
-    if _is_interrupt(error):
+    if errors.is_interrupt(error):
         return "interrupted", INTERRUPTED
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         # Python represents bytes of a file's name that are not UTF-8 as surrogates.
@@ -257,18 +257,6 @@ def with_option(sentence: str, options: Mapping[str, Any]) -> str:
             if sentence.startswith(f"{file}:"):
                 return f"--{name.replace('_', '-')} {sentence}"
     return sentence
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Return whether the error was caused by an interrupt.
-
-    The same interrupt may have stopped the JVM, so that handling it, or the next call of the JVM, raises another error.
-    """
-    if errors.ignored_interrupts:
-        return True
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error is not None
 
 
 class _GroupedCommand(TyperCommand):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.backend.backend import Backend, LocalBackend, Session, SparkBackend, backend_of
 from purgatory_udf.backend.delta_store import EPOCH, Condition
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
+from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError, is_interrupt
 from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.rules.coordinator.assignors import ClusterTopics
@@ -119,11 +119,25 @@ def run_replay(session: Session, options: ReplayOptions) -> Run:
         return _run(backend, options, events)
     except (UserError, NeedsSparkError):
         raise
-    except Exception:
-        if not options.follow:
-            # Rows that no import has written are checked only if they make a replay fail.
-            events.require_complete_rows()
+    except Exception as error:
+        if not options.follow and not is_interrupt(error):
+            _check_rows(events)
         raise
+
+
+def _check_rows(events: EventTable) -> None:
+    """Raise `UserError` if the rows explain why a replay has failed.
+
+    They are not checked before, because the rows of imports are complete.
+    """
+    log.info("the replay failed; checking whether events lack values")
+    try:
+        events.require_complete_rows()
+    except UserError:
+        raise
+    except Exception as error:
+        # The first error is reported.
+        log.debug("events are not checked: %s", error)
 
 
 def _run(backend: Backend, options: ReplayOptions, events: EventTable) -> Run:

@@ -14,6 +14,7 @@ from purgatory_udf.backend.backend import LocalBackend, SparkBackend
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.rules.engine.partition_engine import event_table
+from purgatory_udf.streaming import replay_run
 from purgatory_udf.streaming.event_source import EventTable
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
@@ -116,6 +117,31 @@ def test_failed_replay_names_row_without_value(tmp_path: Path, kind: str, name: 
     error = f"^{tmp_path}/events: the {title} with seq {seq} has no {name}; import the trace with ingest"
     with pytest.raises(UserError, match=error):
         run_replay(LocalBackend(), ReplayOptions(str(tmp_path / "events"), str(tmp_path), Config()))
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_other_failure_is_reported_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, interrupted: bool
+) -> None:
+    _without_value(tmp_path / "events", "share_fetch", "group")
+
+    def fail(*_: object) -> None:
+        if not interrupted:
+            raise OSError("the disk failed")
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            # The interrupt has stopped the JVM.
+            raise OSError("the disk failed")  # noqa: B904
+
+    def refuse(_: EventTable) -> None:
+        raise OSError("cannot be read")
+
+    monkeypatch.setattr(replay_run, "start_or_resume", fail)
+    monkeypatch.setattr(EventTable, "require_complete_rows", refuse)
+    with caplog.at_level("INFO"), pytest.raises(OSError, match="the disk failed"):
+        run_replay(LocalBackend(), ReplayOptions(str(tmp_path / "events"), str(tmp_path), Config()))
+    assert ("checking whether events lack values" in caplog.text) != interrupted
 
 
 @pytest.mark.spark
