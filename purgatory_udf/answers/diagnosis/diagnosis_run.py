@@ -43,18 +43,6 @@ if TYPE_CHECKING:
 LEAST_CONFIDENCE = 0.5
 # Views of groups that several queries read, in the order of their dependencies.
 _OF_GROUPS = ("last_event", "group_requests", "member_keys", "unnamed_sessions", "rebalances", "member_waits")
-# Views of produces and fetches that are not read after `met_conditions` and `data_waits` are computed.
-_ONLY_FOR_CONDITIONS = (
-    "request_parts",
-    "appends",
-    "found_data",
-    "unsettled_fetches",
-    "first_data",
-    "fetch_data",
-    "replica_needs",
-    "replica_arrivals",
-    "conditions",
-)
 # Columns of the view `replica_waits`.
 REPLICA_WAITS = pa.schema(
     [(name, pa.string()) for name in ("kind", "client_id", "topic", "cause")]
@@ -175,11 +163,13 @@ def waits_of_operations(tables: RunTables, *, with_blame: bool = False) -> Itera
         with_blame: Whether to write the table `blame` as well. It needs the cause of each wait, incidents only some.
     """
     with ExitStack() as kept:
-        kept.enter_context(tables.materialized("in_sync_versions", *_OF_GROUPS))
+        kept.enter_context(tables.materialized("in_sync_versions", "in_sync_partitions", *_OF_GROUPS))
         if with_blame or tables.has_rows("in_sync_versions"):
-            kept.enter_context(tables.materialized(*_ONLY_FOR_CONDITIONS, "met_conditions"))
-            kept.enter_context(tables.materialized("replica_waits", *(["data_waits"] if with_blame else [])))
-            tables.release(*_ONLY_FOR_CONDITIONS)
+            _keep_conditions(tables, kept)
+            if with_blame:
+                kept.enter_context(tables.materialized("data_waits"))
+            tables.release("fetch_data", "conditions")
+            kept.enter_context(tables.materialized("replica_waits"))
             if with_blame:
                 tables.save("diagnosis/blame", tables.layout.table("blame"), COMMENTED_TABLES["blame"], {})
                 tables.release("data_waits")
@@ -190,6 +180,21 @@ def waits_of_operations(tables: RunTables, *, with_blame: bool = False) -> Itera
             kept.enter_context(tables.without_rows("replica_waits", REPLICA_WAITS))
         kept.enter_context(tables.materialized("produce_sizes"))
         yield
+
+
+def _keep_conditions(tables: RunTables, kept: ExitStack) -> None:
+    """Keep `met_conditions`, and the views that `data_waits` reads, until the end of `kept`.
+
+    Of the other views, each is released when no later one reads it: together, they would not fit in memory.
+    """
+    with tables.materialized("request_parts"):
+        with tables.materialized("appends", "found_data", "unsettled_fetches", "first_data"):
+            kept.enter_context(tables.materialized("fetch_data"))
+        kept.enter_context(tables.materialized("replica_needs"))
+    with tables.materialized("replica_arrivals"):
+        kept.enter_context(tables.materialized("conditions"))
+    tables.release("replica_needs")
+    kept.enter_context(tables.materialized("met_conditions"))
 
 
 def written_findings(tables: RunTables) -> Diagnosis:

@@ -10,12 +10,21 @@
 --
 -- If several conditions were unmet at the end, the one that was met last afterwards has all of the rest.
 --
--- Reads:  met_conditions, data_waits, remaining_waits, member_waits, heartbeat_members
+-- Reads:  met_conditions, waited, in_sync_partitions, wait_causes, data_waits, remaining_waits, member_waits, heartbeat_members
 
-WITH parts AS (
-    SELECT operation_id, kind, from_us, met_us, cause, broker, replica, client_id, CAST(NULL AS STRING) AS group_id,
-        CAST(NULL AS STRING) AS member_id, topic, partition
-    FROM met_conditions
+WITH of_conditions AS (
+    SELECT operation_id, from_us, met_us, cause, replica, partition_number FROM met_conditions WHERE met_us > from_us
+    UNION ALL
+    -- The rest of the wait. Produces have no `rest`: they wait for the high watermark.
+    SELECT operation_id, met_us, end_us, coalesce(rest, 5), NULL, NULL FROM met_conditions WHERE is_last AND met_us < end_us
+),
+parts AS (
+    SELECT m.operation_id, w.kind, m.from_us, m.met_us, c.cause, w.broker, m.replica, w.client_id,
+        CAST(NULL AS STRING) AS group_id, CAST(NULL AS STRING) AS member_id, k.topic, k.partition
+    FROM of_conditions m
+    JOIN waited w ON w.operation_id = m.operation_id
+    JOIN wait_causes c ON c.number = m.cause
+    LEFT JOIN in_sync_partitions k ON k.number = m.partition_number
     UNION ALL
     SELECT operation_id, 'fetch', start_us, met_us, 'no_data', broker, NULL, client_id, NULL, NULL, NULL, NULL
     FROM data_waits

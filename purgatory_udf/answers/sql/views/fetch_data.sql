@@ -9,8 +9,8 @@
 -- Reads:    found_data, first_data, appends
 -- Columns:  operation_id, broker, client_id, start_us, end_us, replica_id, is_committed: the fetch; first_us, when the first
 --           of these records was appended; enough_us, when `min_bytes` had been appended, or null; topic, partition and
---           needed: a partition with such records, and the offset at which the high watermark exposes them; is_summed,
---           whether the fetch may have several rows
+--           needed: a partition with such records, and the offset at which the high watermark exposes them; is_trigger,
+--           whether the partition ended the wait; is_summed, whether the fetch may have several rows
 
 WITH
 -- `position` is the number of bytes appended up to there.
@@ -80,24 +80,26 @@ summed AS (
     GROUP BY s.operation_id, e.enough_us, s.topic, s.partition
 ),
 begun AS (
-    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, is_committed, min(first_us) AS first_us
+    SELECT operation_id, broker, client_id, start_us, end_us, trigger, replica_id, is_committed, min(first_us) AS first_us
     FROM first_data
     WHERE min_bytes > 1
-    GROUP BY operation_id, broker, client_id, start_us, end_us, replica_id, is_committed
+    GROUP BY operation_id, broker, client_id, start_us, end_us, trigger, replica_id, is_committed
 ),
 single AS (
-    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, is_committed, first_us, topic, partition, fetch_offset
+    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, is_committed, first_us, topic, partition, fetch_offset,
+        true AS is_trigger
     FROM found_data
     UNION ALL
-    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, is_committed, first_us, topic, partition, fetch_offset
+    SELECT operation_id, broker, client_id, start_us, end_us, replica_id, is_committed, first_us, topic, partition, fetch_offset,
+        coalesce(trigger = topic || '-' || CAST(partition AS STRING), false)
     FROM first_data
     WHERE place = 1 AND min_bytes <= 1
 )
 SELECT operation_id, broker, client_id, start_us, end_us, replica_id, is_committed, first_us, first_us AS enough_us, topic,
-    partition, fetch_offset + 1 AS needed, false AS is_summed
+    partition, fetch_offset + 1 AS needed, is_trigger, false AS is_summed
 FROM single
 UNION ALL
 SELECT b.operation_id, b.broker, b.client_id, b.start_us, b.end_us, b.replica_id, b.is_committed, b.first_us, s.enough_us,
-    s.topic, s.partition, s.needed, true
+    s.topic, s.partition, s.needed, coalesce(b.trigger = s.topic || '-' || CAST(s.partition AS STRING), false), true
 FROM begun b
 JOIN summed s ON s.operation_id = b.operation_id

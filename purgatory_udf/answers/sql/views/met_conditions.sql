@@ -2,26 +2,22 @@
 -- The conditions that produces and fetches waited for, with the time from which they waited for each. Fetches that waited
 -- for data only are in `data_waits`.
 --
--- Reads:    conditions, first_data_times, waited
--- Columns:  as in `conditions`, and kind, broker, client_id; from_us, when the condition before it was met, or the wait
---           started; is_last, whether no condition was met later; of the last one, end_us, the end of the wait, and rest,
---           the cause of a fetch's wait from there to its end
+-- Reads:    conditions, first_data_times
+-- Columns:  operation_id; cause, a number of `wait_causes`; replica; partition_number, of `in_sync_partitions`; from_us,
+--           when the condition before it was met, or the wait started; met_us; is_last, whether no condition was met later;
+--           of the last one, end_us, the end of the wait, and rest, the cause of a fetch's wait from there to its end
 
 WITH unordered AS (
-    SELECT c.*, CAST(NULL AS STRING) AS rest FROM conditions c
+    SELECT c.*, CAST(NULL AS INT) AS rest FROM conditions c
     UNION ALL
-    SELECT f.operation_id, 'no_data', f.met_us, 2, NULL, NULL, NULL, f.rest
+    SELECT f.operation_id, f.start_us, f.end_us, 1, f.met_us, 2, false, NULL, NULL, f.rest
     FROM first_data_times f
     JOIN (SELECT DISTINCT operation_id FROM conditions) s ON s.operation_id = f.operation_id
 )
-SELECT c.operation_id, w.kind, w.broker, w.client_id, c.cause, c.replica, c.topic, c.partition,
-    coalesce(lag(met_us) OVER in_order, w.start_us) AS from_us, c.met_us, w.end_us,
-    lead(met_us) OVER in_order IS NULL AS is_last,
-    max(c.rest) OVER in_order AS rest
-FROM unordered c
-JOIN waited w ON w.operation_id = c.operation_id
+-- All columns are numbers: this sorts the conditions of all operations.
+SELECT operation_id, cause, replica, partition_number, coalesce(lag(met_us) OVER in_order, start_us) AS from_us, met_us,
+    end_us, lead(met_us) OVER in_order IS NULL AS is_last, max(rest) OVER in_order AS rest
+FROM unordered
 WINDOW in_order AS (
-    PARTITION BY c.operation_id
-    ORDER BY met_us, later DESC, CASE WHEN topic || '-' || CAST(partition AS STRING) = w.trigger THEN 0 ELSE 1 END,
-        topic, partition, replica
+    PARTITION BY operation_id ORDER BY met_us, later DESC, is_trigger DESC, partition_number, replica
 )

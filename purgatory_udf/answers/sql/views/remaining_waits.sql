@@ -1,19 +1,17 @@
 -- purgatory_udf/answers/sql/views/remaining_waits.sql
--- The cause of the rest of each operation's wait, after the last of its `conditions` was met. Waits for members of groups
--- are in `member_waits`, and sessions in `heartbeat_members`.
+-- The cause of the rest of each operation's wait: after the first data of fetches in `data_waits`, and all of the wait of
+-- operations without conditions. The rest after `met_conditions` is in `blame`; waits for members of groups are in
+-- `member_waits`, and sessions in `heartbeat_members`.
 --
--- Reads:    waited, met_conditions, data_waits
--- Columns:  operation_id, kind, broker, client_id, key, end_us: the operation; from_us, when the last condition was met,
---           which is before the end; cause
+-- Reads:    waited, met_conditions, data_waits, wait_causes
+-- Columns:  operation_id, kind, broker, client_id, key, end_us: the operation; from_us, when the rest began, which is
+--           before the end; cause
 
-SELECT operation_id, kind, broker, client_id, CAST(NULL AS STRING) AS key, met_us AS from_us, end_us,
-    CASE WHEN kind = 'fetch' THEN coalesce(rest, 'no_data') ELSE 'high_watermark' END AS cause
-FROM met_conditions
-WHERE is_last AND met_us < end_us
-UNION ALL
-SELECT operation_id, 'fetch', broker, client_id, NULL, met_us, end_us, rest
-FROM data_waits
-WHERE met_us < end_us
+SELECT d.operation_id, 'fetch' AS kind, d.broker, d.client_id, CAST(NULL AS STRING) AS key, d.met_us AS from_us, d.end_us,
+    c.cause
+FROM data_waits d
+JOIN wait_causes c ON c.number = d.rest
+WHERE d.met_us < d.end_us
 UNION ALL
 SELECT w.operation_id, w.kind, w.broker, w.client_id, w.key, w.start_us, w.end_us, 'no_data'
 FROM waited w

@@ -2,9 +2,9 @@
 -- The partitions of produces and fetches, one row per request and partition. Several queries read them, and reading lists
 -- of partitions costs most of their time. Of a consumer's fetch, partitions are only included if one record is enough for
 -- the fetch: the one that ended its wait (column `trigger`) or, if data did not end it, all. `first_data` reads the others.
--- Of a follower's fetch, partitions that are not throttled are only included if the trace has in-sync sets.
+-- Of a follower's fetch, only throttled partitions are included; `follower_reports` has the others.
 --
--- Reads:    events, waited, in_sync_versions
+-- Reads:    events, waited
 -- Columns:  operation_id, is_produce, broker, time_us, replica_id, is_committed: the request; topic,
 --           partition, throttled; is_trigger, whether the partition ended the wait of a consumer's fetch; is_appended,
 --           whether a produce appended its records; reached, the offset up to which records were appended, or from which
@@ -20,8 +20,7 @@ WITH waiting AS (
 requests AS (
     SELECT e.seq, e.type = 'produce' AS is_produce, coalesce(e.broker, 0) AS broker, e.time_us,
         e.replica_id, e.isolation = 'read_committed' AS is_committed, w.trigger, w.trigger_partition,
-        coalesce(w.is_whole, false) AS is_whole, e.partitions,
-        (SELECT count(*) FROM in_sync_versions) > 0 AS has_in_sync_sets
+        coalesce(w.is_whole, false) AS is_whole, e.partitions
     FROM events e
     LEFT JOIN waiting w ON w.operation_id = e.seq
     WHERE e.type IN ('produce', 'fetch')
@@ -29,7 +28,7 @@ requests AS (
 ),
 exploded AS (
     SELECT seq, is_produce, broker, time_us, replica_id, is_committed, trigger, trigger_partition, is_whole,
-        has_in_sync_sets, explode(partitions) AS part
+        explode(partitions) AS part
     FROM requests
 )
 SELECT seq AS operation_id, is_produce, broker, time_us, replica_id, is_committed,
@@ -42,7 +41,7 @@ SELECT seq AS operation_id, is_produce, broker, time_us, replica_id, is_committe
     CASE WHEN is_produce THEN part.bytes END AS bytes
 FROM exploded
 WHERE is_produce
-    OR replica_id >= 0 AND (part.throttled OR has_in_sync_sets)
+    OR replica_id >= 0 AND part.throttled
     -- Numbers are compared first, which is faster than to concatenate.
     OR replica_id < 0 AND is_whole
     OR replica_id < 0 AND part.partition = trigger_partition AND trigger = part.topic || '-' || CAST(part.partition AS STRING)
