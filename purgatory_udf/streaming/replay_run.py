@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.backend.backend import Backend, LocalBackend, Session, SparkBackend, backend_of
@@ -49,11 +48,9 @@ from purgatory_udf.streaming.status_file import StatusFiles
 from purgatory_udf.streaming.streaming_query import (
     QUERIES,
     Queries,
-    Query,
     interrupt_on_sigterm,
     monitor_query,
     replay_queries,
-    run_concurrently,
     stop_queries,
     stream_queries,
 )
@@ -70,9 +67,6 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _FEWEST, _MOST = 8, 200
 # More than one per core, so that a core with few events takes another task.
 _TASKS_PER_CORE = 2
-# Most of a small batch is planning, by one thread for each query. The queries of a trace with more events do not run
-# concurrently: together, they need more memory.
-_MOST_CONCURRENT_EVENTS = 100_000
 
 
 def set_shuffle_partitions(spark: SparkSession) -> None:
@@ -166,6 +160,9 @@ def _run(backend: Backend, options: ReplayOptions, events: EventTable) -> Run:
     survey = events.survey
     # Divided into batches in the same way as when the run was started.
     source = TraceSource(events.path) if is_one_batch(run) else events.batches(layout, config.batch_events)
+    if not source.is_one_batch:
+        # After the run is recorded: a run that is stopped before it has tables is resumed, too.
+        create_tables(backend, layout, survey.of_groups > 0, survey.of_shares > 0)
     queries = _queries(backend, events, config, layout, run, source.is_one_batch)
     partitions = []
     if survey.operations:
@@ -175,22 +172,11 @@ def _run(backend: Backend, options: ReplayOptions, events: EventTable) -> Run:
     if survey.of_shares:
         partitions = [*partitions, queries.share_sink()]
     make = replay_queries(backend, source, config)
-    made = [make(*each) for each in (*partitions, *groups)]
-    of_spark = [query for query in made if isinstance(query, Query)]
-    concurrent = source.is_one_batch and len(of_spark) > 1 and _is_small(backend, layout, survey)
-    # After the run is recorded: a run that is stopped before it has tables is resumed, too.
-    create = partial(create_tables, backend, layout, survey.of_groups > 0, survey.of_shares > 0)
-    creates_first = concurrent or not source.is_one_batch
-    if creates_first:
-        create()
-    if concurrent:
-        run_concurrently(of_spark, survey)
-    else:
-        for query in made:
-            query.to_end(survey)
-    if not creates_first:
-        # The queries have created the tables that they have rows for.
-        create()
+    for title, sink in (*partitions, *groups):
+        make(title, sink).to_end(survey)
+    if source.is_one_batch:
+        # Its one batch has created the tables that it has rows for.
+        create_tables(backend, layout, survey.of_groups > 0, survey.of_shares > 0)
     counts = _end(backend, config, layout, run, survey, [sink for _, sink in partitions], [sink for _, sink in groups])
     if config.drain and counts["open"]:
         # A run with lost rows must not look complete.
@@ -201,11 +187,6 @@ def _run(backend: Backend, options: ReplayOptions, events: EventTable) -> Run:
     done = run.finished(counts)
     run_records.save(backend, runs, done)
     return done
-
-
-def _is_small(backend: Backend, layout: Layout, survey: Survey) -> bool:
-    """Return whether the trace is small, and this process can quickly create tables for concurrent writers."""
-    return survey.events <= _MOST_CONCURRENT_EVENTS and backend.is_on_this_machine(layout.out)
 
 
 def create_tables(backend: Backend, layout: Layout, groups: bool, shares: bool = False) -> None:

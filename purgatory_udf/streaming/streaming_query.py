@@ -138,7 +138,7 @@ class Query:
     def to_end(self, survey: Survey) -> None:
         """Process all events of a finished trace. A trace of several batches ends with a batch for the timers."""
         if self._is_one_batch:
-            monitor_query(self.start_batch(), self.title, survey)
+            self._run(survey, timers=False)
             return
         self._create_control()
         store = self.backend.delta(self._control)
@@ -149,10 +149,6 @@ class Query:
         assert survey.last_us is not None
         self._run_out_the_clock(survey.last_us)
         self._run(survey, timers=True)
-
-    def start_batch(self) -> StreamingQuery:
-        """Start the query over a trace of one batch; timers fire in it."""
-        return self._start_available(timers=False)
 
     @property
     def _is_one_batch(self) -> bool:
@@ -166,17 +162,14 @@ class Query:
         self.backend.delta(self._control).create(self._control, INPUT_SCHEMA)
 
     def _run(self, survey: Survey, timers: bool) -> None:
-        """Process the available rows (see `_start_available`)."""
-        monitor_query(self._start_available(timers), self.title, survey)
-
-    def _start_available(self, timers: bool) -> StreamingQuery:
-        """Start to process the available rows. With `timers`, a batch without events follows, in which timers fire."""
+        """Process the available rows. With `timers`, a batch without events follows, in which timers fire."""
         spark = self.backend.spark
         spark.conf.set(_NO_DATA_BATCHES, timers)
         try:
-            return self._writer().trigger(availableNow=True).start()
+            query = self._writer().trigger(availableNow=True).start()
         finally:
             spark.conf.unset(_NO_DATA_BATCHES)
+        monitor_query(query, self.title, survey)
 
     def _run_out_the_clock(self, last_us: int) -> None:
         """Append a control row that is later than every possible deadline, so that all timers fire in one batch."""
@@ -470,18 +463,6 @@ def monitor_query(
             if not others:
                 query.stop()
             raise
-
-
-def run_concurrently(queries: Sequence[Query], survey: Survey) -> None:
-    """Process a trace of one batch by several queries at the same time. The tables that they write must exist."""
-    running: list[StreamingQuery] = []
-    try:
-        for query in queries:
-            running.append(query.start_batch())
-        for query, started in zip(queries, running, strict=True):
-            monitor_query(started, query.title, survey)
-    finally:
-        stop_queries(running)
 
 
 def _dropped(progress: Any) -> int:

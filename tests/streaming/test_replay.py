@@ -20,7 +20,6 @@ from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming import replay_run
-from purgatory_udf.streaming.batch_sink import ChunkBatch, Sink
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
 from tests.support import oracle_traces, small_spark
@@ -149,24 +148,3 @@ def test_one_batch_by_shard_has_same_tables(
         spark.conf.set("spark.sql.shuffle.partitions", str(usual))
     assert again.run_id == run.run_id, "grouping and batch size do not affect the results of a run"
     assert _rows(tmp_path / "out") == tables
-
-
-def test_concurrent_queries_resume_after_failure_of_one(
-    spark: SparkSession, events: str, tmp_path: Path, resumed: tuple[Run, Tables]
-) -> None:
-    options = ReplayOptions(events, str(tmp_path / "out"), load_config(None, ["grouping=shard", "grouping_shards=3"]))
-    write = Sink.process
-
-    def fail(sink: Sink, batch: ChunkBatch, number: int) -> None:
-        if sink.name == "partitions":
-            raise ValueError("no space")
-        write(sink, batch, number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sink, "process", fail)
-        with pytest.raises(Exception, match="no space"):
-            run_replay(spark, options)
-    assert not spark.streams.active
-    run = run_replay(spark, options)
-    assert run.counts["open"] == 0
-    assert _rows(tmp_path / "out") == resumed[1]
