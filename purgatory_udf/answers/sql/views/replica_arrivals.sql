@@ -11,7 +11,7 @@ WITH members AS (
     FROM in_sync_members m
     JOIN in_sync_partitions k ON k.broker = m.broker AND k.topic = m.topic AND k.partition = m.partition
 ),
--- The offsets that followers had to reach, and those that they reported, most of them several times.
+-- The offsets that followers had to reach or have reported. Followers report most offsets several times.
 offsets AS (
     SELECT partition_number, replica, reached, min(time_us) AS time_us
     FROM (
