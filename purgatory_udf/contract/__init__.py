@@ -16,8 +16,9 @@ these afterwards. A field with a check without msgspec type excludes its event t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional, Union
 
 import msgspec
@@ -51,8 +52,14 @@ _NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "n
 _read_unknown_type = object_reader(Field("type", one_of(*TYPES)))
 
 
-def read_line(raw: bytes) -> Row | None:
+# The folders of a file that name a field, such as `broker=1`, by the name of the field.
+Folders = Mapping[str, str]
+
+
+def read_line(raw: bytes, folders: Folders = MappingProxyType({})) -> Row | None:
     """Return the event of a line, or None for a blank line. If a key is repeated, its last value counts.
+
+    `folders` as in `read_row`.
 
     Raises:
         Rejection: The line is not JSON, or breaks the contract.
@@ -75,11 +82,11 @@ def read_line(raw: bytes) -> Row | None:
     # JSON can escape an unpaired surrogate, but a table cannot store it.
     if "\\u" in text:
         _require_unicode(values)
-    return read_row(values)
+    return read_row(values, folders)
 
 
-def read_row(values: Any) -> Row:
-    """Return the event of an object's fields.
+def read_row(values: Any, folders: Folders = MappingProxyType({})) -> Row:
+    """Return the event of an object's fields. A field that one of the `folders` names has no default.
 
     Raises:
         Rejection: The object breaks the contract.
@@ -88,7 +95,12 @@ def read_row(values: Any) -> Row:
         raise Rejection("not an object", f"expected a JSON object, got {_NAMES.get(type(values), 'null')}")
     kind = values.get("type")
     reader = TYPES.get(kind) if type(kind) is str else None
-    return (reader or _read_unknown_type)(values)
+    row = (reader or _read_unknown_type)(values)
+    for name, folder in folders.items():
+        if name in row and values.get(name) is None:
+            reason = f"{name}: missing, and only in the name of the folder {folder}; write it to the file, too"
+            raise Rejection("missing field", reason)
+    return row
 
 
 def as_text(raw: bytes) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
@@ -132,6 +132,7 @@ def validate_piece(
     as_text: Callable[[Any], str],
     as_line: Callable[[Any], bytes] | None = None,
     sample_interval: int = SAMPLE_INTERVAL,
+    required: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Validate the items of a piece, and yield VALIDATED rows.
 
@@ -142,12 +143,13 @@ def validate_piece(
         as_text: Returns the raw text of an item.
         as_line: Returns an item as a line of JSON. Most lines are decoded in bulk; `read` gets the others.
         sample_interval: Interval of the sampled times.
+        required: Fields without a default, although their event type has one.
     """
     totals = PieceTotals(piece.file, piece.index)
     rules: Counter[str] = Counter()
     for chunk in chunks:
         with _no_garbage_collection():
-            events, rejected = _validate_chunk(chunk, read, as_line)
+            events, rejected = _validate_chunk(chunk, read, as_line, required)
             line = totals.line
             latest = _add(totals, events, sample_interval)
             rows = [
@@ -186,7 +188,7 @@ class _Events:
 
 
 def _validate_chunk(
-    chunk: Chunk, read: Read, as_line: Callable[[Any], bytes] | None
+    chunk: Chunk, read: Read, as_line: Callable[[Any], bytes] | None, required: Collection[str]
 ) -> tuple[_Events, list[tuple[int, Rejection]]]:
     """Return the events of a chunk, and (number, rejection) of its rejected items, in order."""
     last = len(chunk.items) - 1 if chunk.broken else len(chunk.items)
@@ -195,7 +197,7 @@ def _validate_chunk(
     left: Sequence[int] = range(last)
     if as_line is not None:
         items = [b"" if number in chunk.cut else as_line(chunk.items[number]) for number in left]
-        batches, numbers, left = decode_lines(items)
+        batches, numbers, left = decode_lines(items, required)
     rejected: list[tuple[int, Rejection]] = []
     others: list[dict[str, Any]] = []
     kept: list[int] = []

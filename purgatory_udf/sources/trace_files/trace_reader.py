@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -180,7 +181,9 @@ class _JsonLines:
         return lines_of(piece)
 
     def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]:
-        return validate_piece(piece, lines_of(piece), read_line, as_text, bytes, sample_interval)
+        folders = field_folders(piece.source)
+        read = partial(read_line, folders=folders)
+        return validate_piece(piece, lines_of(piece), read, as_text, bytes, sample_interval, folders)
 
     def text(self, item: object) -> str:
         assert isinstance(item, bytes)
@@ -192,7 +195,9 @@ class _Parquet:
         return rows_of(piece)
 
     def validate(self, piece: Piece, sample_interval: int) -> Iterator[pa.RecordBatch]:
-        return validate_piece(piece, rows_of(piece), read_row, row_as_text, msgspec.json.encode, sample_interval)
+        folders = field_folders(piece.source)
+        read = partial(read_row, folders=folders)
+        return validate_piece(piece, rows_of(piece), read, row_as_text, msgspec.json.encode, sample_interval, folders)
 
     def text(self, item: object) -> str:
         assert item is None or isinstance(item, dict)
@@ -292,7 +297,7 @@ def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
     try:
         with source.filesystem.open_input_file(source.path) as file:
             parquet = pq.ParquetFile(file)
-            problem = partition_problem(source.path, parquet.schema_arrow) or schema_problem(parquet.schema_arrow)
+            problem = partition_problem(source, parquet.schema_arrow) or schema_problem(parquet.schema_arrow)
             sizes = [parquet.metadata.row_group(index).total_byte_size for index in range(parquet.num_row_groups)]
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         problem, sizes = f"not a Parquet file that can be read: {str(error).splitlines()[0]}", []
@@ -302,14 +307,20 @@ def footer_of(place: int, source: InputFile) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(groups, schema=FOOTER)
 
 
-def partition_problem(path: str, schema: pa.Schema) -> str | None:
+def field_folders(source: InputFile) -> dict[str, str]:
+    """Return the folders of a file that name a field and its value, such as `broker=1`, by the name of the field."""
+    folders = [folder for folder in source.path.split("/")[:-1] if "=" in folder]
+    named = {folder.partition("=")[0]: folder for folder in folders}
+    return {name: folder for name, folder in named.items() if name in FIELDS.names}
+
+
+def partition_problem(source: InputFile, schema: pa.Schema) -> str | None:
     """Return the reason why a file lacks a column whose value is in the name of a folder, such as `broker=1`; or None.
 
     Without this check, all events would have the default of the column.
     """
-    for folder in path.split("/")[:-1]:
-        name, equals, _ = folder.partition("=")
-        if equals and name in FIELDS.names and name not in schema.names:
+    for name, folder in field_folders(source).items():
+        if name not in schema.names:
             return f"column {name} is missing, and only in the name of the folder {folder}; write it to the files, too"
     return None
 

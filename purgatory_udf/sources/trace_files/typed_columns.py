@@ -12,7 +12,8 @@ checked against the same conditions (`fetches_as_events`, `produces_as_events`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
@@ -59,8 +60,8 @@ class DecodedLines(NamedTuple):
     undecoded: list[int]
 
 
-def decode_lines(lines: Sequence[bytes]) -> DecodedLines:
-    """Decode the lines that are certainly valid events."""
+def decode_lines(lines: Sequence[bytes], required: Collection[str] = ()) -> DecodedLines:
+    """Decode the lines that are certainly valid events. Fields with the names in `required` have no default."""
     groups: dict[Any, tuple[list[Any], list[int]]] = {}
     undecoded: list[int] = []
     for number, line in enumerate(lines):
@@ -85,13 +86,12 @@ def decode_lines(lines: Sequence[bytes]) -> DecodedLines:
             undecoded.extend(numbers)
             continue
         places = np.array(numbers)
-        columns, invalid = _columns(shape, events)
+        columns, invalid = _columns(shape, events, required)
         if invalid.any():
             undecoded.extend(places[invalid].tolist())
             places = places[~invalid]
-            columns, _ = _columns(
-                shape, [event for event, is_invalid in zip(events, invalid, strict=True) if not is_invalid]
-            )
+            valid = [event for event, is_invalid in zip(events, invalid, strict=True) if not is_invalid]
+            columns, _ = _columns(shape, valid, required)
         decoded.events.append(_batch(columns, len(places)))
         decoded.numbers.append(places)
     undecoded.sort()
@@ -234,7 +234,9 @@ def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=FIELDS)
 
 
-def _columns(shape: StructFields, events: list[Any]) -> tuple[dict[str, pa.Array], np.ndarray]:
+def _columns(
+    shape: StructFields, events: list[Any], required: Collection[str]
+) -> tuple[dict[str, pa.Array], np.ndarray]:
     """Convert events of one type to columns. Returns the columns by name, and a mask of the rows that are invalid.
 
     An invalid row violates a condition that the decoder does not check, such as a range.
@@ -242,7 +244,8 @@ def _columns(shape: StructFields, events: list[Any]) -> tuple[dict[str, pa.Array
     invalid = np.zeros(len(events), bool)
     columns = {"type": pa.repeat(pa.scalar(shape.kind), len(events))}
     values = zip(*map(shape.get, events), strict=True) if events else iter([()] * len(shape.fields))
-    for field, of_field in zip(shape.fields, values, strict=True):
+    for known, of_field in zip(shape.fields, values, strict=True):
+        field = replace(known, default=REQUIRED) if known.name in required else known
         items = LIST_ITEMS.get(field.check)
         type_ = FIELDS.field(field.name).type
         if items is None:

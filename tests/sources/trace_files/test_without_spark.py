@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from deltalake import DeltaTable, write_deltalake
@@ -17,6 +18,7 @@ from jobs import ingest
 from purgatory_udf.backend import spilled_dataset
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch.backend_choice import ANY_BYTES, open_local, runs_in_process
 from purgatory_udf.sources.trace_files import event_order, trace_import
@@ -51,6 +53,30 @@ def test_import_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
     reasons = [row["reason"] for row in _comparable_rows(tmp_path / "ours", "rejected_events")]
     assert len(reasons) > 500 and "truncated gzip: its end is missing" in reasons
     assert is_in_time_order(spark, f"{tmp_path}/ours/events")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_folder_name_replaces_no_field(tmp_path: Path, form: str) -> None:
+    """An event's own field counts. An event without a field of its type is rejected if a folder names the field."""
+    common = {"type": "clock", "broker": 1}
+    fetch = {"type": "fetch", "request_id": "f", "max_wait_ms": 0, "min_bytes": 0, "partitions": []}
+    given = [common, {**common, "broker": None}, {**common, "broker": 2}, {**common, **fetch}, fetch]
+    events = [{"time_us": START + number, **event} for number, event in enumerate(given)]
+    file = tmp_path / "isolation=read_committed" / "topic=t" / "color=red" / "broker=1" / f"a.{form}"
+    file.parent.mkdir(parents=True)
+    if form == "jsonl":
+        file.write_text("\n".join(map(json.dumps, events)))
+    else:
+        columns = ("time_us", "topic", "isolation", *common, *fetch)
+        schema = pa.schema([EVENTS.field(name) for name in dict.fromkeys(columns)])
+        pq.write_table(pa.Table.from_pylist(events, schema), file)
+    assert ingest.main.status([str(file), "--from", form, "--out", str(tmp_path / "out")], open_local) == 1
+    rows = _comparable_rows(tmp_path / "out", "events")
+    assert [(row["line"], row["broker"]) for row in rows] == [(1, 1), (3, 2)]
+    lost = {2: "broker=1", 4: "isolation=read_committed", 5: "isolation=read_committed"}
+    reason = "{}: missing, and only in the name of the folder {}; write it to the file, too"
+    rejected = {row["line"]: row["reason"] for row in _comparable_rows(tmp_path / "out", "rejected_events")}
+    assert rejected == {line: reason.format(folder.split("=")[0], folder) for line, folder in lost.items()}
 
 
 def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
