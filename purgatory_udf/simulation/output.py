@@ -164,6 +164,17 @@ class Output:
         return Layout(self.out).table("events")
 
 
+def has_finished(backend: Backend, output: Output) -> bool:
+    """Return whether the folder has the whole trace and truth of the run, and no import has replaced the trace."""
+    layout = Layout(output.out)
+    runs = layout.table("runs")
+    known = run_records.load(backend, runs, "simulate")
+    if known is None or (known.run_id, known.status) != (output.run_id, run_records.FINISHED):
+        return False
+    has_tables = all(backend.files.exists(layout.table(name)) for name in ("events", *TRUTH))
+    return has_tables and run_records.load(backend, runs, "ingest") is None
+
+
 def prepare_output(backend: Backend, output: Output, run: Run) -> None:
     """Check that the folder has no other trace, record the run as running, and delete tables that it replaces.
 

@@ -20,7 +20,7 @@ from purgatory_udf.contract.tables import ENDS, TRUTH
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
 from purgatory_udf.simulation.open_loop.workload import Workload
-from purgatory_udf.simulation.output import Output, prepare_output, write_jsonl, write_tables
+from purgatory_udf.simulation.output import Output, has_finished, prepare_output, write_jsonl, write_tables
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
@@ -229,6 +229,8 @@ def simulate(
 ) -> None:
     """Run a closed loop, write its tables, print the summary, and check the replay if requested.
 
+    If a check was interrupted, the same call continues it, without simulating again.
+
     Args:
         session: Spark session or backend.
         scenario_run: The scenario with its overrides.
@@ -237,10 +239,14 @@ def simulate(
         jsonl: File to which the events are also written; None for none.
         check: Whether to replay the trace and compare the outcomes.
     """
-    simulated = simulate_and_write(session, scenario_run, output, report, jsonl)
-    print("\n".join(summary(simulated, output.out)))
-    if check:
+    can_continue = check and not output.overwrite and (jsonl is None or jsonl.exists())
+    if can_continue and has_finished(backend_of(session), output):
+        report(f"run {output.run_id} has been simulated already; to repeat it, use --overwrite")
+    else:
+        simulated = simulate_and_write(session, scenario_run, output, report, jsonl)
+        print("\n".join(summary(simulated, output.out)))
         del simulated
+    if check:
         report("replaying the trace to check it")
         verdict = check_against_replay(session, output.out, output.overwrite)
         print("\n".join(["", *verdict.lines()]))

@@ -14,7 +14,7 @@ from purgatory_udf.backend.backend import LocalBackend, backend_of
 from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import read_line
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.simulation import output
+from purgatory_udf.simulation import output, simulation_run
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.simulation_run import ScenarioRun, compare, simulate, simulate_and_write
@@ -102,6 +102,33 @@ def test_interrupted_simulation_is_repeated(
     finished = run_records.load(session, runs, "simulate")
     assert finished is not None
     assert finished.status == "finished"
+
+
+@pytest.mark.parametrize("stopped_at", ["run_replay", "compare"])
+def test_interrupted_check_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stopped_at: str
+) -> None:
+    """The trace is not simulated again, unless a file for it is missing. Without a check, it is in the way."""
+    short, backend, jsonl = ScenarioRun(SCENARIO, duration_s=1), LocalBackend(), tmp_path / "trace.jsonl"
+    output, reported = Output(f"{tmp_path}/out", short.run_id), list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(simulation_run, stopped_at, _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(backend, short, output, reported.append, jsonl, check=True)
+    for check, file in ((False, jsonl), (True, tmp_path / "other.jsonl")):
+        with pytest.raises(UserError, match="events: exists; choose another --out"):
+            simulate(backend, short, output, reported.append, file, check)
+    monkeypatch.setattr(simulation_run, "ClosedLoop", _interrupt)
+    reported.clear()
+    simulate(backend, short, output, reported.append, jsonl, check=True)
+    assert reported == [
+        f"run {short.run_id} has been simulated already; to repeat it, use --overwrite",
+        "replaying the trace to check it",
+    ]
+    assert "check     the replay agrees on all" in capsys.readouterr().out
+    other = ScenarioRun(SCENARIO, duration_s=2)
+    with pytest.raises(UserError, match="events: exists; choose another --out"):
+        simulate(backend, other, Output(output.out, other.run_id), reported.append, check=True)
 
 
 def _ignore(_: str) -> None:
