@@ -11,6 +11,7 @@ import importlib.util
 import math
 import os
 import re
+import resource
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
 
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_files import ANY_BYTES as ANY_BYTES
 from purgatory_udf.common.local_files import is_local_path, is_small_and_local, local_bytes
 from purgatory_udf.launch import submission
@@ -46,6 +48,9 @@ _BYTES_PER_ROW, _MEMORY_SHARE, _LEAST_BYTES = 1_000, 1 / 6, 1_500_000_000
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # Linux's file with the memory that is free.
 _MEMORY = Path("/proc/meminfo")
+# Address space below which Arrow waits forever for a thread that it cannot start, and DuckDB crashes. With two cores,
+# 2.9 GB suffice.
+_ADDRESS_BYTES = 3_000_000_000
 # Limit for a step of a followed topic: its messages and the rows held back by the previous step.
 FOLLOWED_BYTES = 64_000_000
 
@@ -114,9 +119,20 @@ def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def open_local() -> Backend:
-    """Return the backend of this process."""
+    """Return the backend of this process.
+
+    Raises:
+        UserError: The limit of this process's address space is too low for its libraries.
+    """
     from purgatory_udf.backend.backend import LocalBackend
 
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESS_BYTES:
+        raise UserError(
+            f"the limit of virtual memory (ulimit -v) is {limit / 1e9:.1f} GB, but needs to be at least "
+            f"{_ADDRESS_BYTES / 1e9:g} GB, and more on machines with many cores; raise it, or limit the memory of a "
+            "container instead"
+        )
     return LocalBackend()
 
 

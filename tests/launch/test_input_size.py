@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 
 from jobs import ingest, replay
 from purgatory_udf.common import local_files
+from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import backend_choice
 from purgatory_udf.launch import job as job_module
 
@@ -120,6 +122,17 @@ def test_job_without_inputs_runs_where_its_outputs_are(tmp_path: Path, words: li
         job.inputs, job.outputs, job.max_local_bytes, spark_options=False, settings={}, environ={}
     )
     assert chosen == in_process
+
+
+@pytest.mark.parametrize(("limit", "is_enough"), [(resource.RLIM_INFINITY, True), (3 * 10**9, True), (2**31, False)])
+def test_address_space_must_suffice(monkeypatch: pytest.MonkeyPatch, limit: int, is_enough: bool) -> None:
+    """The libraries of this process would hang or crash."""
+    monkeypatch.setattr(resource, "getrlimit", lambda number: {resource.RLIMIT_AS: (limit, limit)}[number])
+    if is_enough:
+        backend_choice.open_local()
+        return
+    with pytest.raises(UserError, match=r"\(ulimit -v\) is 2.1 GB, but needs to be at least 3 GB, and more"):
+        backend_choice.open_local()
 
 
 def test_remote_size_is_unknown() -> None:
