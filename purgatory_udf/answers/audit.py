@@ -174,11 +174,11 @@ class _Audit:
 
     def _lines(self) -> InvariantCheck | None:
         """Compare the number of imported lines with the number of events. None if the import has no count of lines."""
-        record = run_records.load(self._spark, self._tables.layout.table("runs"), "ingest") or self._run
+        folder = self._tables.events_path.rstrip("/").rpartition("/")[0] or "."
+        record = run_records.load(self._spark, f"{folder}/runs", "ingest") or self._run
         lines = record.counts.get("lines")
         if lines is None or record.status != run_records.FINISHED:
             return None
-        folder = self._tables.events_path.rstrip("/").rpartition("/")[0]
         self._tables.add_table("rejected_events", f"{folder}/rejected_events", TABLES["rejected_events"])
         accepted, rejected = (
             self._rows(f"SELECT count(*) AS rows FROM {name}")[0]["rows"] for name in ("events", "rejected_events")

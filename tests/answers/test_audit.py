@@ -161,6 +161,20 @@ def test_unfinished_run_may_lack_tables_and_ends(without_spark: SparkSession, ou
     assert LINES not in findings
 
 
+def test_lines_are_those_of_the_imported_events(sound: Path, tmp_path: Path) -> None:
+    """The import is in another folder than the replay, and the replay's record counts no rejected lines."""
+    imported, replayed = tmp_path / "imported", tmp_path / "replayed"
+    shutil.copytree(sound, imported)
+    shutil.copytree(sound, replayed, ignore=shutil.ignore_patterns("events", "rejected_events"))
+    run = {"run_id": "run-1", "job": "replay", "status": run_records.FINISHED, "started_at": START, "versions": "{}"}
+    trace, counts = {"trace": json.dumps({"events": f"{imported}/events"})}, json.dumps({"open": 1, "lines": 6})
+    row = {**run, **trace, "configuration": "{}", "counts": counts}
+    write_deltalake(str(replayed / "runs"), table_of("runs", [row]), mode="overwrite")
+    row |= {"run_id": "ingest-1", "job": "ingest", "counts": json.dumps({"lines": 7})}
+    write_deltalake(str(imported / "runs"), table_of("runs", [row]), mode="overwrite")
+    assert audit(LocalBackend(), str(replayed))[-1] == InvariantCheck(LINES, 7, 0, note="6 accepted, 1 rejected")
+
+
 def test_folder_without_a_run_is_reported(without_spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no replay is recorded in .*/runs"):
         audit(without_spark, str(tmp_path))
