@@ -33,7 +33,8 @@ def small_files(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
     monkeypatch.setattr(spilled_dataset, "_BATCH_BYTES", 40)
     if request.param == "by DuckDB":
         monkeypatch.setattr(spilled_dataset, "_SORTED_BYTES", 0)
-        monkeypatch.setattr(spilled_dataset, "_MOST_BUCKETS", 60)
+        # DuckDB opens a database for each bucket.
+        monkeypatch.setattr(spilled_dataset, "_MOST_BUCKETS", 12)
 
 
 @pytest.mark.usefixtures("small_files")
@@ -60,7 +61,7 @@ def test_total_order_is_kept_across_files(spilling: Backend) -> None:
     assert [row["place"] for row in sorted(made, key=lambda row: (row["task"], row["total"], row["place"]))] == [
         *range(1000)
     ]
-    assert len({row["task"] for row in made}) > 50
+    assert len({row["task"] for row in made}) > (50 if spilled_dataset._SORTED_BYTES else 10)
 
 
 @pytest.mark.usefixtures("small_files")
