@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, tzinfo
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -179,32 +180,39 @@ def _use_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "parse_line", lambda *_: None)
 
 
-def _readings(lines: Sequence[bytes], monkeypatch: pytest.MonkeyPatch, zone: tzinfo = UTC) -> list[Any]:
+def _reading(lines: Sequence[bytes], zone: tzinfo) -> tuple[list[Any], log_reader.Tally]:
+    """Return rows and tally of lines."""
+    tally = log_reader.Tally()
+    rows = _rows_of(lines, zone, 1, tally)
+    for row in rows:
+        if row["row"] == "request":
+            # The JSON texts differ in white space.
+            row |= {name: json.loads(row[name]) for name in ("body", "answer") if row[name]}
+    return rows, tally
+
+
+@cache
+def _complete_reading(lines: tuple[bytes, ...], zone: tzinfo) -> tuple[list[Any], log_reader.Tally]:
+    """Return what the complete parser reads, for the test with decoders and again for that with compiled code."""
+    with pytest.MonkeyPatch.context() as patch:
+        _use_complete_parser(patch)
+        return _reading(lines, zone)
+
+
+def _readings(lines: Sequence[bytes], zone: tzinfo = UTC) -> list[Any]:
     """Return rows and tally of lines, first with the fast parser, then with the complete parser only."""
-    readings = []
-    for is_fast in (True, False):
-        with monkeypatch.context() as patch:
-            if not is_fast:
-                _use_complete_parser(patch)
-            tally = log_reader.Tally()
-            rows = _rows_of(lines, zone, 1, tally)
-        for row in rows:
-            if row["row"] == "request":
-                # The JSON texts differ in white space.
-                row |= {name: json.loads(row[name]) for name in ("body", "answer") if row[name]}
-        readings.append((rows, tally))
-    return readings
+    return [_reading(lines, zone), _complete_reading(tuple(lines), zone)]
 
 
-def test_parsers_agree_on_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsers_agree_on_recording() -> None:
     read = islice(recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log")), 1_500)
     lines = [line.rstrip("\n").encode() for line in read]
-    fast, complete = _readings(lines, monkeypatch)
+    fast, complete = _readings(lines)
     assert fast == complete
     assert len(_fast(lines)) + sum(parse_line(line, Place(0, 1), UTC) is not None for line in lines) > 2_000
 
 
-def test_parsers_agree_on_damaged_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsers_agree_on_damaged_lines() -> None:
     """Bytes are replaced, removed, inserted and moved at random places of fetches and produces."""
     random = Random(11)
     lines = [
@@ -214,7 +222,7 @@ def test_parsers_agree_on_damaged_lines(monkeypatch: pytest.MonkeyPatch) -> None
         _compact(produce_line(9, 3, acks=0)).encode(),
     ]
     damaged = [_damaged(random.choice(lines), random) for _ in range(4_000)]
-    fast, complete = _readings(damaged, monkeypatch)
+    fast, complete = _readings(damaged)
     assert fast == complete
     assert 1_000 < len(_fast(damaged)) < 3_000
 
@@ -245,20 +253,20 @@ def _damaged(line: bytes, random: Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_parsers_agree_on_random_lines(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_parsers_agree_on_random_lines(seed: int) -> None:
     random = Random(seed)
     lines = [hostile_inputs.random_log_line(random).replace(b"\n", b" ") for _ in range(500)]
     for line in lines:
-        fast, complete = _readings([line], monkeypatch)
+        fast, complete = _readings([line])
         # NaN does not equal itself, but its representation does.
         assert repr(fast) == repr(complete), line
-    (fast_rows, _), (complete_rows, _) = _readings(lines, monkeypatch)
+    (fast_rows, _), (complete_rows, _) = _readings(lines)
     assert repr(fast_rows) == repr(complete_rows)
     assert sum(parse_line(line, Place(0, 1), UTC) is not None for line in lines) > 150
 
 
 @pytest.mark.parametrize(("api", "key"), [("FETCH", 1), ("PRODUCE", 0)])
-def test_decoders_of_bodies_agree(monkeypatch: pytest.MonkeyPatch, api: str, key: int) -> None:
+def test_decoders_of_bodies_agree(api: str, key: int) -> None:
     random = Random(5)
     header = {"requestApiKey": key, "requestApiVersion": 13, "requestApiKeyName": api}
     times = dict.fromkeys(
@@ -275,18 +283,18 @@ def test_decoders_of_bodies_agree(monkeypatch: pytest.MonkeyPatch, api: str, key
             {"requestHeader": header, "request": request, "response": response, **times}, separators=(",", ":")
         )
         lines.append(f"2026-11-21 02:54:27.702 Completed request:{message}".encode())
-    (fast, fast_tally), (complete, complete_tally) = _readings(lines, monkeypatch)
+    (fast, fast_tally), (complete, complete_tally) = _readings(lines)
     assert fast == complete
     assert fast_tally == complete_tally
     assert 1_500 < len(_fast(lines)) < 2_900
 
 
-def test_fetches_of_metadata_log_are_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetches_of_metadata_log_are_counted_only() -> None:
     line = _compact(fetch_line(9, {0: 3}))
     named = line.replace(f'"topicId":"{T}"', '"topic":"__cluster_metadata"')
     lines = [line, line.replace(T, "AAAAAAAAAAAAAAAAAAAAAQ"), named, line]
     assert len(set(lines)) == 3
-    readings = _readings([each.encode() for each in lines], monkeypatch)
+    readings = _readings([each.encode() for each in lines])
     assert [[row["line"] for row in rows] for rows, _ in readings] == [[0, 3]] * 2
     assert [tally.counts for _, tally in readings] == [{"requests": 4, "controller": 2}] * 2
     assert _fast(lines) == [0, 3]
@@ -321,7 +329,7 @@ def test_lines_that_need_no_complete_parser() -> None:
     assert [bool(_fast([each])) for each in lines] == [*lines.values()]
 
 
-def test_unusual_topics_need_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_topics_need_complete_parser() -> None:
     """Topics have an id or a name; in a request not both, and at least one partition."""
     line = _compact(fetch_line(9, {0: 3}, {0: 80}, epoch=3, session=7, forgotten=[1]))
     topic = f'"topicId":"{T}"'
@@ -352,11 +360,11 @@ def test_unusual_topics_need_complete_parser(monkeypatch: pytest.MonkeyPatch) ->
     assert len(lines) == 14
     assert _fast([*lines]) == [number for number, is_fast in enumerate(lines.values()) if is_fast]
     assert [bool(_fast([each])) for each in lines] == [*lines.values()]
-    fast, complete = _readings([each.encode() for each in lines], monkeypatch)
+    fast, complete = _readings([each.encode() for each in lines])
     assert fast == complete
 
 
-def test_deep_and_huge_values_need_complete_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deep_and_huge_values_need_complete_parser() -> None:
     """Fields that are not needed may nest as deeply as other fields, and have numbers of 4,000 digits."""
     line = _compact(fetch_line(9, {0: 3}))
     text = line.partition("request:")[2]
@@ -373,12 +381,12 @@ def test_deep_and_huge_values_need_complete_parser(monkeypatch: pytest.MonkeyPat
         with_field("1" * 4_000): False,
     }
     assert [bool(_fast([each])) for each in lines] == [*lines.values()]
-    (rows, tally), complete = _readings([each.encode() for each in lines], monkeypatch)
+    (rows, tally), complete = _readings([each.encode() for each in lines])
     assert (rows, tally) == complete
     assert [row["line"] for row in rows if row["row"] == "bad"] == [2]
 
 
-def test_requests_to_controller_are_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_controller_are_counted_only() -> None:
     line = _compact(fetch_line(9, {0: 3}, client="raft"))
     lines = [
         line,
@@ -388,7 +396,7 @@ def test_requests_to_controller_are_counted_only(monkeypatch: pytest.MonkeyPatch
         line.replace('"clientId":"raft"', '"clientId":null'),
         line.replace("thread-1-", "x-").replace('"isForwarded":false', '"isForwarded":true'),
     ]
-    readings = _readings([each.encode() for each in lines], monkeypatch)
+    readings = _readings([each.encode() for each in lines])
     assert [[(row["line"], row["client_id"]) for row in rows] for rows, _ in readings] == [[(0, "raft"), (4, None)]] * 2
     assert [tally.counts for _, tally in readings] == [{"requests": 6, "controller": 4, "no_broker": 1}] * 2
     assert _fast(lines) == [0, 1, 2, 3, 4, 5]
@@ -410,7 +418,7 @@ def test_broker_may_be_after_message_or_in_path() -> None:
     assert (rows[2]["row"], rows[2]["rule"]) == ("bad", "no broker")
 
 
-def test_fetches_are_tallied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetches_are_tallied() -> None:
     lines = [
         fetch_line(10, {0: 3, 4: 0}, replica=2, wait=500, min_bytes=1, local=1),
         fetch_line(12, {2: 3}, replica=3, wait=500, min_bytes=1, local=1),
@@ -419,7 +427,7 @@ def test_fetches_are_tallied(monkeypatch: pytest.MonkeyPatch) -> None:
         fetch_line(18, {-5: 3}, replica=0, wait=400, min_bytes=2, local=1).replace(T, T[::-1]),
     ]
     encoded = [_compact(line).encode() for line in lines]
-    for _, tally in _readings(encoded, monkeypatch):
+    for _, tally in _readings(encoded):
         assert tally.partitions == {T: 5, T[::-1]: 0}
         assert tally.follower_fetches == {(500, 1): 2, (400, 2): 2}
         assert tally.counts == {"requests": 5, "racked": 1}
@@ -442,15 +450,15 @@ def test_fetches_are_tallied(monkeypatch: pytest.MonkeyPatch) -> None:
         (fetch_line(900, {}, {0: 0}, high_watermark=4, remote=500), False),
     ],
 )
-def test_empty_response_shows_remote_wait(monkeypatch: pytest.MonkeyPatch, line: str, shows_wait: bool) -> None:
+def test_empty_response_shows_remote_wait(line: str, shows_wait: bool) -> None:
     """The fetches before and after it change nothing: their partitions are others."""
     others = [fetch_line(800, {5: 3}, {5: 7}, high_watermark=9), fetch_line(950, {6: 3}, {6: 0}, high_watermark=9)]
     lines = [_compact(each).encode() for each in (others[0], line, others[1])]
-    for _, tally in _readings(lines, monkeypatch):
+    for _, tally in _readings(lines):
         assert tally.remote_waits.fetches == (frozenset({T}) if shows_wait else frozenset())
 
 
-def test_session_of_fetch_is_id_or_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_of_fetch_is_id_or_connection() -> None:
     lines = [
         fetch_line(1, {0: 5}, epoch=0, granted=9),
         fetch_line(2, {}, session=8, epoch=1),
@@ -458,7 +466,7 @@ def test_session_of_fetch_is_id_or_connection(monkeypatch: pytest.MonkeyPatch) -
         fetch_line(4, {0: 5}, session=8, epoch=-1, granted=9),
     ]
     keys = ["9", "8", "127.0.0.1:9092-c", "127.0.0.1:9092-c"]
-    for rows, _ in _readings([_compact(line).encode() for line in lines], monkeypatch):
+    for rows, _ in _readings([_compact(line).encode() for line in lines]):
         assert [row["session"] for row in rows] == keys
 
 
@@ -540,7 +548,7 @@ def test_cut_fetch_is_rejected(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
+def test_parsers_agree_on_timestamps(stamp: str) -> None:
     """All layouts give the same times, alone and after or before lines in other layouts."""
     line = hostile_inputs.random_log_line(Random(1)).partition(b"DEBUG")[2]
     fetch = _compact(fetch_line(9, {0: 3})).partition("Completed")[2].encode()
@@ -550,39 +558,39 @@ def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str
         for stamps in ([stamp], [stamp, *others], [*others, stamp, others[0]]):
             lines = [f"{each} DEBUG Completed".encode() + fetch for each in stamps]
             lines += [f"{each} DEBUG".encode() + line for each in stamps]
-            fast, complete = _readings(lines, monkeypatch, zone)
+            fast, complete = _readings(lines, zone)
             assert fast == complete
 
 
-def test_time_may_be_shorter_than_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_may_be_shorter_than_first() -> None:
     """The first time would end within a character of the second line."""
     fetch = _compact(fetch_line(9, {0: 3})).partition("Completed")[2]
     heads = ["2026-11-21 02:54:27.702834 [x] ", "2026-11-21 02:54:27.702 xé[x] ", "2026-11-21 02:54:27.702\u00a0Z "]
     lines = [f"{head}Completed{fetch}".encode() for head in heads]
-    fast, complete = _readings(lines, monkeypatch)
+    fast, complete = _readings(lines)
     assert [row["written_us"] % 1_000_000 for row in fast[0]] == [702_834, 702_000, 702_000]
     assert fast == complete
 
 
-def test_start_of_epoch_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_of_epoch_is_time() -> None:
     """A later time in the line does not replace it."""
     lines = [line.replace("2026-11-21T02:54:20.009000Z", "1970-01-01 00:00:00.000") + " 2026-11-21 02:54:27.702"
              for line in (fetch_line(9, {0: 3}), log_line(9, message("HEARTBEAT", {"groupId": "g"}, {})))]  # fmt: skip
-    (fast, _), (complete, _) = _readings([_compact(line).encode() for line in lines], monkeypatch)
+    (fast, _), (complete, _) = _readings([_compact(line).encode() for line in lines])
     assert [row["written_us"] for row in fast] == [0, 0]
     assert fast == complete
 
 
 @pytest.mark.parametrize("blank", [" ", "\t", " \r "])
-def test_white_space_before_message_is_skipped(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+def test_white_space_before_message_is_skipped(blank: str) -> None:
     lines = [fetch_line(9, {0: 3}), produce_line(9, 3), log_line(9, message("HEARTBEAT", {"groupId": "g"}, {}))]
     texts = [_compact(line).replace("request:", f"request:{blank}", 1).encode() for line in lines]
-    fast, complete = _readings(texts, monkeypatch)
+    fast, complete = _readings(texts)
     assert [row["row"] for row in fast[0]] == ["request"] * 3
     assert fast == complete
 
 
-def test_malformed_versions_are_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_versions_are_counted_only() -> None:
     """They are, whether the version of the broker is known already or not."""
     known: dict[str, Any] = {"apiKeys": [{"apiKey": 1, "minVersion": 4}]}
     answers: list[dict[str, Any]] = [{"apiKeys": [1]}, {"apiKeys": [{"apiKey": 1}]}, {"apiKeys": 5}]
@@ -590,7 +598,7 @@ def test_malformed_versions_are_counted_only(monkeypatch: pytest.MonkeyPatch) ->
         _compact(log_line(number, message("API_VERSIONS", {}, answer))).encode()
         for number, answer in enumerate([*answers, known, *answers])
     ]
-    for rows, tally in _readings(lines, monkeypatch):
+    for rows, tally in _readings(lines):
         assert rows == []
         assert (tally.counts["requests"], tally.counts["bad_lines"], tally.new_brokers) == (7, 0, {1})
 

@@ -368,9 +368,22 @@ def test_partitions_together_have_same_timelines(
 ) -> None:
     """`entries` of each partition are read at once as columns."""
     monkeypatch.setattr(high_watermark_events, "_ENTRIES", entries)
-    partitions = [RandomFacts(1_000 * number + each) for each in range(PARTITIONS)]
-    context = partitions[0].context()
-    alone = [_together([partition], context) for partition in partitions]
+    partitions, context = _partitions(number)
+    alone = _alone(number, entries)
     assert [_together(partitions[start : start + count], context) for start in range(0, PARTITIONS, count)] == [
-        [timeline for (timeline,) in alone[start : start + count]] for start in range(0, PARTITIONS, count)
+        alone[start : start + count] for start in range(0, PARTITIONS, count)
     ]
+
+
+@cache
+def _partitions(number: int) -> tuple[list[RandomFacts], Context]:
+    """Return partitions of a cluster, and facts about the cluster."""
+    partitions = [RandomFacts(1_000 * number + each) for each in range(PARTITIONS)]
+    return partitions, partitions[0].context()
+
+
+@cache
+def _alone(number: int, entries: int) -> list[list[Any]]:
+    """Return the timeline of each partition, built alone; the caller has set the number of entries."""
+    partitions, context = _partitions(number)
+    return [timeline for partition in partitions for timeline in _together([partition], context)]
