@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 
 from purgatory_udf.contract.outcome import Gauge
@@ -17,10 +19,15 @@ from tests.support.outcome_rows import outcomes_of
 from tests.support.remote_traces import PURGATORIES, RemoteTrace
 
 
-def _decide(trace: RemoteTrace, grouping: Grouping = by_broker, batch: int | None = None) -> list[Decisions]:
-    events = sorted(trace.events, key=lambda event: (event["time_us"], event["seq"]))
-    engine = Engine(trace.config, events[0]["time_us"] // 1000, grouping, serialize=True)
-    table = event_table(events)
+def _events_of(trace: RemoteTrace) -> pa.Table:
+    return event_table(sorted(trace.events, key=lambda event: (event["time_us"], event["seq"])))
+
+
+def _decide(
+    trace: RemoteTrace, table: pa.Table, grouping: Grouping = by_broker, batch: int | None = None
+) -> list[Decisions]:
+    start_ms = min(event["time_us"] for event in trace.events) // 1000
+    engine = Engine(trace.config, start_ms, grouping, serialize=True)
     borders = [*range(0, len(table), batch or len(table)), len(table)]
     decided = [each for a, b in pairwise(borders) for each in engine.feed(table.slice(a, b - a))]
     return [*decided, *engine.drain()]
@@ -38,7 +45,7 @@ def _assert_equals_kafka(trace: RemoteTrace, decided: list[Decisions]) -> None:
     ("title", "trace"), remote_traces.cases(), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_hand_made_case(title: str, trace: RemoteTrace) -> None:
-    _assert_equals_kafka(trace, _decide(trace))
+    _assert_equals_kafka(trace, _decide(trace, _events_of(trace)))
 
 
 def _marks(name: str, grouping: str, batch: int | None) -> list[pytest.MarkDecorator]:
@@ -56,21 +63,28 @@ _RECORDED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "grouping", "batch"), _RECORDED)
-def test_recorded_trace(name: str, grouping: Grouping, batch: int | None) -> None:
+@cache
+def _recorded(name: str) -> tuple[RemoteTrace, pa.Table, list[Gauge]]:
+    """Return a trace, its events as a table, and Kafka's gauges."""
     trace = remote_traces.load(name)
-    decided = _decide(trace, grouping, batch)
-    _assert_equals_kafka(trace, decided)
     kafka = [
         Gauge(0, purgatory, at_ms, values[2 * nth], values[2 * nth + 1], 0)
         for at_ms, *values in trace.gauges
         for nth, purgatory in enumerate(PURGATORIES)
     ]
+    return trace, _events_of(trace), _sorted(gauge_changes(kafka))
+
+
+@pytest.mark.parametrize(("name", "grouping", "batch"), _RECORDED)
+def test_recorded_trace(name: str, grouping: Grouping, batch: int | None) -> None:
+    trace, table, kafka = _recorded(name)
+    decided = _decide(trace, table, grouping, batch)
+    _assert_equals_kafka(trace, decided)
     readings = [
         Gauge(each.broker, each.purgatory, each.at_ms, each.watched, each.delayed, 0)
         for each in gauges_of(decided, trace.gauges[-1][0])
     ]
-    assert _sorted(gauge_changes(readings)) == _sorted(gauge_changes(kafka))
+    assert _sorted(gauge_changes(readings)) == kafka
 
 
 def _sorted(gauges: list[Gauge]) -> list[Gauge]:
