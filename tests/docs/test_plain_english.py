@@ -7,9 +7,7 @@ words), Markdown and YAML comments. A word of the list can be right, so each kin
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -45,6 +43,10 @@ WORDS = [
     "of-all", "all-of-them", "each-of-these",
 ]  # fmt: skip
 _VAGUE = re.compile(r"\b(?:" + "|".join(WORDS).replace("-", r"\s+") + r")\b", re.IGNORECASE)
+# Strings, in which `#` starts no comment, and comments. `tokenize` takes ten times as long.
+_STRING_OR_COMMENT = re.compile(
+    r"(?P<quotes>\"\"\"|'''|\"|')(?:\\.|[^\\])*?(?P=quotes)|(?P<comment>#[^\n]*)", re.DOTALL
+)
 
 _FILES = [
     *("*.md", "docs/**/*.md", "conf/**/*.md", "notebooks/*.md", "conf/**/*.yaml"),
@@ -70,9 +72,9 @@ def _python_texts(source: str) -> Iterator[tuple[str, str]]:
             and id(node) not in docstrings
         ):
             yield "messages", node.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield "comments", token.string.lstrip("# ")
+    for found in _STRING_OR_COMMENT.finditer(source):
+        if found["comment"]:
+            yield "comments", found["comment"].lstrip("# ")
 
 
 def _texts(file: Path) -> Iterator[tuple[str, str]]:
