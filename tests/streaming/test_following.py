@@ -7,7 +7,6 @@ broker.
 from __future__ import annotations
 
 import io
-import subprocess
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -17,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
+from jobs.audit import main as audit
 from jobs.maintain import main as maintain
+from jobs.report import main as report
 from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.launch.backend_choice import open_local
+from purgatory_udf.launch.job import Job
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.storage import run_records
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 # Broker of the cases of the coordinator's state table, and broker of events with fields that only newer traces have.
 COORDINATOR, NEWER = 1, 2
 
@@ -97,8 +98,7 @@ def followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
     with replay_in_thread(spark, options):
         append_events(spark, folder, middle)
         process_all_available(spark)
-        with redirect_stdout(io.StringIO()):
-            assert maintain.status(["--out", str(out)], open_local) == 0
+        run_command(out, maintain)
         append_events(spark, folder, last)
         process_all_available(spark)
     return Followed(events, out)
@@ -106,21 +106,21 @@ def followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
 
 def query_running_replay(out: Path) -> None:
     """Run commands on a running replay. `tests/chaos/test_upgrades.py` checks its open operations."""
-    run_command(out, "report")
+    run_command(out, report)
     assert (out / "report.html").is_file()
     # The report has written the metrics that it shows.
     metrics = Lake(out / "_report")
     purgatories = metrics.rows("SELECT DISTINCT purgatory FROM metrics_purgatories")
     assert {*purgatories} == {("Produce",), ("Fetch",), ("Heartbeat",), ("Rebalance",)}
     assert metrics.rows("SELECT 1 FROM metrics_rebalances")
-    run_command(out, "audit")
+    run_command(out, audit)
     rebalances = sorted(status_file.read_status_files(str(out))["groups"].rebalances)
     assert [name for name in rebalances if name.startswith("0/")] == ["0/g1", "0/g2"]
 
 
-def run_command(out: Path, name: str) -> None:
-    done = subprocess.run([ROOT / "spark-submit.sh", name, "--out", out], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def run_command(out: Path, command: Job) -> None:
+    with redirect_stdout(io.StringIO()) as printed:
+        assert command.status(["--out", str(out)], open_local) == 0, printed.getvalue()
 
 
 @pytest.fixture(scope="module")
