@@ -98,7 +98,7 @@ def _oldest(operations: Records) -> Records:
     return rows[rank < LISTED_WAITS]
 
 
-def _listed_wait(state: State, operation: Records) -> dict[str, Any]:
+def _listed_wait(state: State, operation: np.void) -> dict[str, Any]:
     code, text = Code(int(operation["code"])), int(operation["text"])
     first = state.parts[int(operation["first"])] if operation["count"] else None
     return {
@@ -124,7 +124,7 @@ def display_key(key: str) -> str:
     return topic if partition < 0 else f"{topic}-{partition}"
 
 
-def pending_reason(state: State, operation: Records) -> str:
+def pending_reason(state: State, operation: np.void) -> str:
     """Return why an open operation is pending, as text.
 
     A fetch waits for bytes, in the sum over its partitions. For other operations, the result describes the partition
@@ -148,12 +148,12 @@ def pending_reason(state: State, operation: Records) -> str:
     return f"{display_key(state.names[key])}: {reason(state, state.keys[key], int(worst['offset']))}{more}"
 
 
-def _reached(state: State, operation: Records, parts: Records) -> Any:
+def _reached(state: State, operation: np.void, parts: Records) -> Any:
     keys = state.keys[parts["key"]]
     return keys["hw"] if operation["code"] == Code.PRODUCE else keys["log_start"]
 
 
-def _missing_replicas(state: State, key: Records, required: int) -> str:
+def _missing_replicas(state: State, key: np.void, required: int) -> str:
     count, least = int(key["isr_count"]), int(key["min_isr"])
     if 0 <= count < least:
         return f"{count} in-sync replicas, {least} are needed"
@@ -166,7 +166,7 @@ def _missing_replicas(state: State, key: Records, required: int) -> str:
     return f"in-sync replica{'s' if len(behind) > 1 else ''} {ids} of {count} {by}"
 
 
-def _lagging(state: State, key: Records, required: int) -> dict[int, int | None]:
+def _lagging(state: State, key: np.void, required: int) -> dict[int, int | None]:
     """Return by broker id the log ends of the in-sync followers that have not reached the offset `required`.
 
     None is a log end that the trace has not reported.
@@ -175,7 +175,7 @@ def _lagging(state: State, key: Records, required: int) -> dict[int, int | None]
     return {replica: end for replica, end in ends.items() if end is None or end < required}
 
 
-def _missing(state: State, operation: Records) -> list[int]:
+def _missing(state: State, operation: np.void) -> list[int]:
     """Return the followers that an open produce waits for, over all its partitions."""
     if operation["code"] != Code.PRODUCE:
         return []
@@ -187,7 +187,7 @@ def _missing(state: State, operation: Records) -> list[int]:
     )
 
 
-def _below_min_isr(state: State, operation: Records) -> list[str]:
+def _below_min_isr(state: State, operation: np.void) -> list[str]:
     """Return the pending partitions of an open produce that have fewer in-sync replicas than their minimum."""
     if operation["code"] != Code.PRODUCE:
         return []
@@ -201,7 +201,7 @@ def _below_min_isr(state: State, operation: Records) -> list[str]:
     )
 
 
-def _follower_ends(state: State, key: Records) -> dict[int, int | None]:
+def _follower_ends(state: State, key: np.void) -> dict[int, int | None]:
     """Return the log end offset of each in-sync follower by broker id; None if the trace has not reported it."""
     begin, count = int(key["isr_begin"]), max(0, int(key["isr_count"]))
     members = state.in_sync["replica"][begin : begin + count].tolist()
@@ -222,15 +222,15 @@ def _offsets(count: int) -> str:
     return "1 offset" if count == 1 else f"{count:,} offsets"
 
 
-def _low_watermark_gap(state: State, key: Records, required: int) -> str:
+def _low_watermark_gap(state: State, key: np.void, required: int) -> str:
     return f"low watermark {_gap(int(key['log_start']), required)}"
 
 
-def _missing_leaders(state: State, key: Records, required: int) -> str:
+def _missing_leaders(state: State, key: np.void, required: int) -> str:
     return f"leaders of {max(0, int(key['log_start'])):,} of {required:,} partitions"
 
 
-def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
+def _missing_bytes(state: State, operation: np.void, parts: Records) -> str:
     """Return the number of bytes that a fetch can read now, and its `min_bytes`.
 
     Partitions with a fetch offset on an older segment are not counted, because they complete the fetch when it is
@@ -247,7 +247,7 @@ def _missing_bytes(state: State, operation: Records, parts: Records) -> str:
     return f"{over}: {available:,} of {least:,} bytes"
 
 
-def _pending_reads(state: State, operation: Records, parts: Records) -> str:
+def _pending_reads(state: State, operation: np.void, parts: Records) -> str:
     """Return the first partition with an open read or lookup in remote storage, and the number of others, as text."""
     pending = parts[parts["read_state"] == AnswerSource.PENDING]
     if not len(pending):
@@ -257,7 +257,7 @@ def _pending_reads(state: State, operation: Records, parts: Records) -> str:
     return f"{display_key(state.names[int(pending[0]['key'])])}: {what}{more}"
 
 
-def _readable_end(key: Records, reader: int) -> tuple[int, int, int]:
+def _readable_end(key: np.void, reader: int) -> tuple[int, int, int]:
     """Return the offset, segment and position of the end up to which a kind of reader (`Reader`) may read."""
     which = "hw"
     if reader == Reader.FOLLOWER:
