@@ -45,11 +45,14 @@ _TEST_SETTINGS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let imports work in one process: pytest-xdist's processes use both cores, and forks of them are costly."""
+    """Let imports and predictions work in one process: pytest-xdist's processes use both cores already.
+
+    Forks of these processes are costly, and a new process imports for longer than it simulates.
+    """
     from purgatory_udf.backend import process_pool
 
     if hasattr(config, "workerinput") and config.option.markexpr != "nightly":
-        process_pool.cores = lambda: 1
+        process_pool.available_cores = lambda: 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 
+from purgatory_udf.prediction import prediction_runs
 from purgatory_udf.prediction.fit import fit
 from purgatory_udf.prediction.fit_check import Figures
 from purgatory_udf.prediction.prediction_commands import scenario_yaml, write_scenario
@@ -113,6 +114,13 @@ def test_seeds_are_summarized_by_median_and_range() -> None:
     low, high = results.range
     assert [figures["c"]["FETCH"]["p50_ms"] for figures in (low, results.median, high)] == each
     assert len(set(each)) == 3
+
+
+def test_processes_change_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = predict(small_scenario(), {}, seeds=2)
+    monkeypatch.setattr(prediction_runs, "available_cores", lambda: 2)
+    monkeypatch.setattr(prediction_runs, "SEQUENTIAL_S", 0)
+    assert predict(small_scenario(), {}, seeds=2).results == alone.results
 
 
 def test_prediction_as_json() -> None:
