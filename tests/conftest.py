@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 os.environ[jvm.DISABLE_VARIABLE] = "1"
 
 # Traces are some hundred thousand objects that stay. Scanning them with the default thresholds takes a fifth of the
-# test time, and with a first threshold of 100,000 still a thirtieth.
-gc.set_threshold(1_000_000, 50, 50)
+# test time.
+gc.set_threshold(100_000, 50, 50)
 
 # Tests that use one of these fixtures get the marker.
 _MARKERS = {"spark": pytest.mark.spark, "bootstrap": pytest.mark.kafka}
