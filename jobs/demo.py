@@ -50,6 +50,8 @@ _LATER_MODULES = (
 )
 # The module of the chart, which is drawn last.
 _CHART_MODULE = "altair"
+# Number of databases that the demo uses at the same time.
+_DATABASES = 4
 # How often to check whether Spark has started a task.
 _POLL_SECONDS = 0.02
 
@@ -62,18 +64,21 @@ def _checks(out: Path) -> None:
 
 
 def _import_trace(place: str) -> tuple[str, str]:
-    """Import the sample trace below `place` without Spark, and load the modules of the later steps.
-
-    Returns the path of the events, and the name of the import.
-    """
+    """Import the sample trace below `place` without Spark; return the path of the events, and the import's name."""
     from purgatory_udf.common.configuration import Config
     from purgatory_udf.sources.trace_files.trace_import import ingest_trace
 
     trace = conf_folder() / "sample" / "trace.jsonl"
-    imported = ingest_trace(open_local(), [str(trace)], place, Config(), overwrite=False)
-    for name in _LATER_MODULES:
-        import_module(name)
-    return imported
+    return ingest_trace(open_local(), [str(trace)], place, Config(), overwrite=False)
+
+
+def _open_databases(is_open: Event) -> None:
+    """Open the databases of the later steps while Spark starts in the JVM. Before, the JVM's start takes both cores."""
+    from purgatory_udf.backend.sql_database import open_databases
+
+    while not jvm.is_ready() and not is_open.wait(_POLL_SECONDS):
+        pass
+    open_databases(_DATABASES)
 
 
 def _load_renderer(backend: Backend, replayed: Event) -> None:
@@ -102,10 +107,14 @@ def main(
     ),
 ) -> None:
     """Replay the bundled sample trace, check its tables, and print a summary (the default job)."""
-    # Import what both threads need first: parallel imports of modules that import each other can fail.
+    # Import what both threads need first: parallel imports of modules that import each other can fail. The workers'
+    # process inherits these modules, but must not inherit threads.
     import_module("pandas")
     with suppress(ModuleNotFoundError):
         import_module("pyspark.sql")
+    for name in _LATER_MODULES:
+        import_module(name)
+    jvm.preload_workers()
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
     print(STORY)
@@ -114,9 +123,15 @@ def main(
     with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as stopping, ThreadPoolExecutor(1) as answering:
         # Import the trace and load modules while Spark starts, if it is installed.
         importing = executor.submit(_import_trace, place)
+        is_open = Event()
+        loading = executor.submit(_open_databases, is_open)
         executor.submit(import_module, _CHART_MODULE)
-        chosen = open_backend()
+        try:
+            chosen = open_backend()
+        finally:
+            is_open.set()
         events, ingested = importing.result()
+        loading.result()
 
         from purgatory_udf.answers.audit import audit, report, require_all
         from purgatory_udf.answers.diagnosis.diagnosis_run import diagnose, sentences
@@ -126,7 +141,7 @@ def main(
         from purgatory_udf.streaming.run_resumption import ReplayOptions
 
         replayed = Event()
-        executor.submit(_load_renderer, chosen, replayed)
+        rendering = executor.submit(_load_renderer, chosen, replayed)
         try:
             run = run_replay(chosen, ReplayOptions(events, place, Config(), ingested=ingested))
         finally:
@@ -143,6 +158,7 @@ def main(
 
         print("\n".join(["", "Diagnosis", *sentences(diagnosing.result(), str(out), MOST_FINDINGS)]))
 
+        rendering.result()
         print(f"\nChart: {drawing.result()}")
         print(NEXT)
 

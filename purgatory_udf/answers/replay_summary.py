@@ -155,7 +155,7 @@ def load_renderer() -> None:
     import pandas as pd
 
     frame = pd.DataFrame({"began": [], "wait_ms": [], "end": [], "kind": []})
-    waits(frame, 0).save(io.BytesIO(), "svg")
+    waits(frame, 0).save(io.StringIO(), "svg")
 
 
 def save_waits(session: Session, out: str, file: Path) -> Path:

@@ -4,9 +4,10 @@ Spark starts the daemon with the first task in Python, and the daemon forks one 
 imports the modules of the workers before it forks them. The workers thus share its modules and the engine's compiled
 code; loading them would take each worker one to two seconds of CPU time.
 
-A job that starts Spark itself also starts a process that imports these modules while the JVM starts (`preload`).
-Spark's daemon then passes its streams, environment and folder to that process, which continues as the daemon, and waits
-for its end. Without such a process the daemon imports the modules.
+A job that starts Spark itself also forks a process for them while the JVM starts (`preload`). It has the modules that
+the job has imported by then, and imports the rest. Spark's daemon then passes its streams, environment and folder to
+that process, which continues as the daemon, and waits for its end. Without such a process the daemon imports the
+modules.
 
 The tables of one call are large, so the C library maps memory for each of them and unmaps it at the end. The kernel
 then clears every page again and, on a virtual machine, the host allocates it again. That took up to a third of a call's
@@ -23,13 +24,15 @@ import gc
 import json
 import os
 import select
+import signal
 import socket
-import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 _MODULES = (
     "pyspark.worker",
@@ -42,9 +45,9 @@ _MODULES = (
 _WARM_UP_MODULE = "purgatory_udf.rules.warm_up"
 # Environment variable of the JVM and its daemon: the socket at which the preloaded process waits.
 SOCKET_VARIABLE = "PURGATORY_WORKERS_SOCKET"
-_PRELOAD = "--preload"
 _STREAMS = (0, 1, 2)
 _ACCEPTED = b"accepted"
+_POLL_SECONDS = 0.01
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
 
@@ -54,43 +57,86 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _KEPT_BYTES, _EXTRA_BYTES = 1 << 29, 1 << 26
 
 
-def preload(path: str) -> subprocess.Popen[bytes]:
-    """Start the process that imports the modules and waits for Spark's daemon at a socket.
+class Preloaded:
+    """A forked process that has loaded the modules. It ends with `end`, unless it has become Spark's daemon by then."""
 
-    It ends when its stdin is closed, unless it has become the daemon by then. It has its own process group, as the
-    daemon has, so that an interrupt of the job does not reach it.
+    def __init__(self, process: int, stdin: int) -> None:
+        self.id = process
+        self._stdin = stdin
+
+    def end(self, timeout: float) -> None:
+        """Close the process's stdin and wait for its end; after `timeout` seconds, kill it."""
+        os.close(self._stdin)
+        latest = time.monotonic() + timeout
+        while os.waitpid(self.id, os.WNOHANG) == (0, 0):
+            if time.monotonic() > latest:
+                os.kill(self.id, signal.SIGKILL)
+            time.sleep(_POLL_SECONDS)
+
+
+def preload(path: str) -> Preloaded | None:
+    """Fork a process that loads the modules and waits for Spark's daemon at a socket.
+
+    It has its own process group, as the daemon has, so that an interrupt of the job does not reach it. None is returned
+    if a fork is not safe: this process has other threads, which may hold locks, or the system is not Linux.
     """
-    # Spark sets these two for its workers.
-    environ = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "YES"}
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    command = [sys.executable, "-m", __name__, _PRELOAD, path]
-    return subprocess.Popen(
-        command,
-        env=environ,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=0,
-    )
+    if threading.active_count() > 1 or sys.platform != "linux":
+        return None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reading, writing = os.pipe()
+    process = os.fork()
+    if not process:
+        _run_forked(path, reading)
+    os.close(reading)
+    return Preloaded(process, writing)
+
+
+def _run_forked(path: str, stdin: int) -> NoReturn:
+    """Run the forked process, without files, signal handlers and exit functions of the job."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for source, number in zip((stdin, nothing, nothing), _STREAMS, strict=True):
+            os.dup2(source, number)
+        # The JVM exits when its stdin is closed, in all processes.
+        os.closerange(len(_STREAMS), os.sysconf("SC_OPEN_MAX"))
+        # The job's objects may hold text that it has not written yet, or be closed.
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode, 1) for number, mode in zip(_STREAMS, "rww", strict=True)
+        )
+        _run_preloaded(path)
+        status = 0
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else 1
+    finally:
+        os._exit(status)
+
+
+def _run_preloaded(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen(1)
+        _load_modules()
+        replaced = _replace_daemon(listening)
+    # The connection stays open as long as this process runs.
+    if replaced is not None:
+        _run_daemon()
 
 
 def main() -> None:
     """Run Spark's daemon, in the preloaded process if there is one, until Spark closes its stdin."""
-    if sys.argv[1:2] == [_PRELOAD]:
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(sys.argv[2])
-            listening.listen(1)
-            _load_modules()
-            replaced = _replace_daemon(listening)
-        # The connection stays open as long as this process runs.
-        if replaced is None:
-            return
-    else:
-        # Spark's daemon gets its own process group later; until then, Ctrl-C would reach this process.
-        os.setpgid(0, 0)
-        if _is_replaced(os.environ.get(SOCKET_VARIABLE)):
-            return
+    # Spark's daemon gets its own process group later; until then, Ctrl-C would reach this process.
+    os.setpgid(0, 0)
+    if not _is_replaced(os.environ.get(SOCKET_VARIABLE)):
         _load_modules()
+        _run_daemon()
+
+
+def _run_daemon() -> None:
     from pyspark import daemon
 
     daemon.manager()
@@ -127,6 +173,10 @@ def _replace_daemon(listening: socket.socket) -> socket.socket | None:
     os.environ.update(state["environ"])
     os.chdir(state["folder"])
     sys.path[:], sys.argv[:] = state["path"], state["arguments"]
+    # As in workers of other daemons: Arrow reads the variable when it is loaded.
+    import pyarrow as pa
+
+    pa.set_cpu_count(int(os.environ.get("OMP_NUM_THREADS", "1")))
     connection.sendall(_ACCEPTED)
     return connection
 

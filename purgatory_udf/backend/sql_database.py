@@ -421,6 +421,14 @@ def _queried(database: DuckDatabase, query: str, named: Mapping[str, pa.Table]) 
     return result
 
 
+def open_databases(count: int) -> None:
+    """Open databases for the next that are created, while this process has nothing else to do."""
+    for _ in range(count):
+        connection = _opened()
+        connection.execute("SET threads = 1")
+        _idle.append(connection)
+
+
 def _opened() -> duckdb.DuckDBPyConnection:
     """Open a new database with Spark's functions."""
     import duckdb

@@ -126,7 +126,7 @@ class _Jvm:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
         self._gateway_file = Path(self._folder.name, "gateway")
         self._workers_socket = str(Path(self._folder.name, "workers"))
-        self._workers: subprocess.Popen[bytes] | None = None
+        self._workers: spark_workers.Preloaded | None = None
         jvm_environ = {
             **environ,
             "SPARK_CONNECT_MODE": "0",
@@ -157,8 +157,8 @@ class _Jvm:
             self._process, self._must_record = start(command, {}), True
 
     def preload_workers(self) -> None:
-        """Load the modules of the Python workers while the JVM starts."""
-        self._workers = spark_workers.preload(self._workers_socket)
+        if self._workers is None:
+            self._workers = spark_workers.preload(self._workers_socket)
 
     def gateway_address(self) -> tuple[int, str]:
         """Wait until the JVM is up; return the port and the secret of its gateway.
@@ -192,18 +192,11 @@ class _Jvm:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._workers is not None:
-            self._end_workers(self._workers)
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            # As the daemon it has ended with the JVM.
+            workers.end(_WORKERS_EXIT_TIMEOUT_SECONDS)
         self._folder.cleanup()
-
-    @staticmethod
-    def _end_workers(process: subprocess.Popen[bytes]) -> None:
-        """End the preloaded process: as the daemon it has ended with the JVM, else it ends when its stdin is closed."""
-        try:
-            process.communicate(timeout=_WORKERS_EXIT_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
 
 
 _jvm: _Jvm | None = None
@@ -225,13 +218,24 @@ def start(command: Sequence[str], environ: Mapping[str, str], record: StartRecor
     os.environ.update(environ)
 
 
+def preload_workers() -> None:
+    """Fork the process that becomes the daemon of the Python workers. It inherits the modules that are loaded."""
+    if _jvm is not None:
+        _jvm.preload_workers()
+
+
 def wait_until_ready() -> None:
     """Wait until the JVM that was started is up, and set the variables by which pyspark connects to it."""
-    if _jvm is not None and GATEWAY_PORT not in os.environ:
-        # Not before: until then this process imported its own modules beside the JVM.
+    if _jvm is not None and not is_ready():
+        # Not before, so that it inherits this process's modules.
         _jvm.preload_workers()
         port, secret = _jvm.gateway_address()
         os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = str(port), secret
+
+
+def is_ready() -> bool:
+    """Return whether the JVM is up, and Spark starts in it."""
+    return GATEWAY_PORT in os.environ
 
 
 def shut_down() -> bool:
