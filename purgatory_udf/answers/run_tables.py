@@ -154,9 +154,9 @@ class RunTables:
         """
         computed = [name for name in names if name not in self._materialized]
         for name in computed:
-            self.add(name)
             report_step(f"computing {name}")
-            self.database.keep(f"{self._prefix}{name}")
+            self.database.keep(f"{self._prefix}{name}", self.text(f"views/{name}"))
+            self._added[name] = True
         self._materialized.update(computed)
         try:
             yield

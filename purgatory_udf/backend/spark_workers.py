@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import NoReturn, ParamSpec, TypeVar
@@ -103,8 +104,13 @@ def _run_forked(path: str, stdin: int) -> NoReturn:
         for source, number in zip((stdin, nothing, nothing), _STREAMS, strict=True):
             os.dup2(source, number)
         # The JVM exits when its stdin is closed, in all processes.
-        os.closerange(len(_STREAMS), os.sysconf("SC_OPEN_MAX"))
-        # The job's objects may hold text that it has not written yet, or be closed.
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number not in _STREAMS:
+                # The listing's own file is closed already.
+                with suppress(OSError):
+                    os.close(number)
+        # The job's objects may be closed, or write in blocks; if they were freed, they would close the new files.
+        _kept = sys.stdin, sys.stdout, sys.stderr
         sys.stdin, sys.stdout, sys.stderr = (
             os.fdopen(number, mode, 1) for number, mode in zip(_STREAMS, "rww", strict=True)
         )

@@ -387,7 +387,7 @@ def _results(text: str, schema: pa.Schema, named: Mapping[str, SpilledDataset]) 
             database.add_rows(name, pa.RecordBatchReader.from_batches(each.schema, each._batches()))
             if text.count(f"{{{name}}}") > 1:
                 # A stream can be read once.
-                database.keep(name)
+                database.keep(name, f'SELECT * FROM "{name}"')
         query = text.format_map({name: f'"{name}"' for name in named})
         yield from database.stream(query, schema, BATCH_ROWS)
 

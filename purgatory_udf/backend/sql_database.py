@@ -101,8 +101,8 @@ class SqlDatabase(ABC):
         """Add a view of a query without parameters."""
 
     @abstractmethod
-    def keep(self, name: str) -> None:
-        """Compute the rows of a view once and use them in all queries until `release`."""
+    def keep(self, name: str, query: str) -> None:
+        """Compute the rows of a query without parameters, and add a view of them, for all queries until `release`."""
 
     @abstractmethod
     def release(self, name: str) -> None:
@@ -249,11 +249,11 @@ class DuckDatabase(SqlDatabase):
         with self._exclusive():
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
 
-    def keep(self, name: str) -> None:
+    def keep(self, name: str, query: str) -> None:
         def compute() -> None:
             # A view has no order.
             with self._in_any_order():
-                self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_rows AS SELECT * FROM {name}")
+                self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_rows AS {query}")
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {name}_rows")
 
         self._executed_in_memory(compute)
@@ -551,9 +551,9 @@ class SparkDatabase(SqlDatabase):
     def add_view(self, name: str, query: str) -> None:
         self._spark.sql(_in_spark(query)).createOrReplaceTempView(name)
 
-    def keep(self, name: str) -> None:
+    def keep(self, name: str, query: str) -> None:
         # A cached view would still be planned in every query; views of views become too large for that.
-        self._spark.table(name).localCheckpoint().createOrReplaceTempView(name)
+        self._spark.sql(_in_spark(query)).localCheckpoint().createOrReplaceTempView(name)
 
     def release(self, name: str) -> None:
         # Spark frees the rows once nothing refers to them.

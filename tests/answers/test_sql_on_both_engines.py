@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -143,27 +145,28 @@ def _views_in_order() -> list[str]:
     return list(TopologicalSorter(reads).static_order())
 
 
-def _open(session: Session, out: Path) -> RunTables:
+@contextmanager
+def _opened(session: Session, out: Path) -> Iterator[RunTables]:
     """The tables of the story, its metrics, and what `explain` registers for its slowest operations."""
     tables = read_metrics(session, str(out)).tables
     tables.add_rows("member_transitions", pa.Table.from_pylist(MEMBERS, schema=TABLES["member_transitions"]))
     # Spark plans the views of a query again unless they are kept, which takes most of the time here.
-    for name in _views_in_order():
-        tables.add(name)
-        tables.database.keep(name)
-    collect(tables, [row["operation_id"] for row in tables.rows("report/slowest", of_each=FEW)])
-    tables.add_table("found", tables.layout.table("findings"), TABLES["findings"])
-    return tables
+    with tables.materialized(*_views_in_order()):
+        collect(tables, [row["operation_id"] for row in tables.rows("report/slowest", of_each=FEW)])
+        tables.add_table("found", tables.layout.table("findings"), TABLES["findings"])
+        yield tables
 
 
 @pytest.fixture(scope="module")
-def by_spark(spark: SparkSession, metrics: Metrics, diagnosis: Diagnosis, story_folder: Path) -> RunTables:
-    return _open(spark, story_folder)
+def by_spark(spark: SparkSession, metrics: Metrics, diagnosis: Diagnosis, story_folder: Path) -> Iterator[RunTables]:
+    with _opened(spark, story_folder) as tables:
+        yield tables
 
 
 @pytest.fixture(scope="module")
-def by_duckdb(metrics: Metrics, diagnosis: Diagnosis, story_folder: Path) -> RunTables:
-    return _open(LocalBackend(), story_folder)
+def by_duckdb(metrics: Metrics, diagnosis: Diagnosis, story_folder: Path) -> Iterator[RunTables]:
+    with _opened(LocalBackend(), story_folder) as tables:
+        yield tables
 
 
 @pytest.mark.nightly

@@ -177,8 +177,7 @@ def test_failed_save_leaves_database_usable(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), ROWS)
     (tmp_path / "_delta_log" / f"{0:020}.json").write_text("{}\n")
     database = DuckDatabase()
-    database.add_view("numbers", "SELECT 1 AS n")
-    database.keep("numbers")
+    database.keep("numbers", "SELECT 1 AS n")
     with pytest.raises(DeltaError, match="No table metadata") as failure:
         database.save("SELECT n FROM numbers", str(tmp_path), pa.schema([("n", pa.int32())]))
     database.release("numbers")
@@ -272,8 +271,7 @@ def test_open_database_is_reused_without_its_rows(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sql_database, "_idle", idle)
     usual, first = _settings(DuckDatabase()), DuckDatabase("100MB")
     first.add_rows("a", pa.table({"n": [1]}))
-    first.add_view("b", "SELECT * FROM a")
-    first.keep("b")
+    first.keep("b", "SELECT * FROM a")
     first.release_for_reuse()
     # The process may fork now.
     assert idle[0].execute("SELECT current_setting('threads')").fetchall() == [(1,)]
