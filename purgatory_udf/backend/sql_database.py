@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, cached_property
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
@@ -62,6 +63,8 @@ _OUT_OF_MEMORY, _OF_DUCKDB = "Out of Memory Error", ("INTERNAL Error", "FATAL Er
 _INTERRUPTED = "Query interrupted"
 # Bytes of rows up to which a second thread gains less than its database costs.
 _SMALL_BYTES = 64 << 20
+# Bytes of tables up to which a second thread gains less than it costs to distribute each query over threads.
+_ONE_THREAD_BYTES = 8 << 20
 # Rows of a batch that is written: of DuckDB's default, a million, its reader and the writer hold several batches.
 _BATCH_ROWS = 100_000
 # Databases that are open, but not in use. To open one takes 35 ms, in which DuckDB creates its catalog of functions.
@@ -165,6 +168,8 @@ class DuckDatabase(SqlDatabase):
         is_large = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= self.LARGE_BYTES
         self._memory = memory or (self.MEMORY if is_large else self.MOST_MEMORY)
         self._may_grow = memory is None and threads is None
+        # Bytes of tables and rows that queries may read.
+        self._bytes: float = 0
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -173,7 +178,7 @@ class DuckDatabase(SqlDatabase):
         except IndexError:
             connection = _opened()
         connection.execute(f"SET memory_limit = '{self._memory}'")
-        connection.execute("RESET threads" if self._threads is None else f"SET threads = {self._threads}")
+        self._set_threads(connection)
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET enable_progress_bar = false")
         # A query opens each file of a table several times: when it is bound, when it is executed, and for each scan.
@@ -206,9 +211,23 @@ class DuckDatabase(SqlDatabase):
             self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {columns} FROM {source}")
         return True
 
+    def _set_threads(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Use one thread for small tables and one per core for others, unless the number of threads is given."""
+        threads = self._threads or (1 if self._bytes <= _ONE_THREAD_BYTES else None)
+        connection.execute("RESET threads" if threads is None else f"SET threads = {threads}")
+
+    def _add_bytes(self, count: float) -> None:
+        was_small = self._bytes <= _ONE_THREAD_BYTES
+        self._bytes += count
+        if was_small and self._bytes > _ONE_THREAD_BYTES:
+            self._set_threads(self._connection)
+
     def _source(self, name: str, table: DeltaTable) -> str:
         """Return the SQL source for a table: its files, or a dataset `name` if DuckDB would misread them."""
         paths = [unquote(uri).removeprefix("file://") for uri in table.file_uris()]
+        # DuckDB reports missing files.
+        sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in paths]
+        self._add_bytes(sum(sizes))
         if not paths or table.metadata().partition_columns or any(map(_GLOB.search, paths)):
             self._connection.register(f"{name}_files", table.to_pyarrow_dataset())
             return f"{name}_files"
@@ -218,7 +237,6 @@ class DuckDatabase(SqlDatabase):
         if len(paths) <= _SEVERAL_FILES or self._connection.execute(count).fetchall() != [(1,)]:
             return f"read_parquet([{listed}], union_by_name = true)"
         # Then it estimates the number of rows by the first file.
-        sizes = [os.path.getsize(path) for path in paths]
         mean = sum(sizes) / len(sizes)
         usual = min(range(len(paths)), key=lambda place: abs(sizes[place] - mean))
         return f"read_parquet([{_path_list([paths[usual], *paths[:usual], *paths[usual + 1 :]])}])"
@@ -243,6 +261,7 @@ class DuckDatabase(SqlDatabase):
         # A query that has read a stream must not be repeated: the stream is at its end.
         self._may_grow = self._may_grow and isinstance(rows, pa.Table)
         with self._exclusive():
+            self._add_bytes(rows.nbytes if isinstance(rows, pa.Table) else inf)
             self._connection.register(name, rows)
 
     def add_view(self, name: str, query: str) -> None:
@@ -339,7 +358,7 @@ class DuckDatabase(SqlDatabase):
                 if not _is_out_of_memory(error):
                     raise
             finally:
-                self._connection.execute("RESET threads")
+                self._set_threads(self._connection)
             self._may_grow = False
             self._connection.execute(f"SET memory_limit = '{self.MOST_MEMORY}'")
             return self._interruptible(execute)

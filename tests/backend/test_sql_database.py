@@ -209,6 +209,8 @@ def test_query_beyond_memory_is_repeated_with_more(tmp_path: Path, monkeypatch: 
 def test_query_beyond_memory_is_first_repeated_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DuckDatabase, "MEMORY", "10MB")
     monkeypatch.setattr(DuckDatabase, "MOST_MEMORY", "1GB")
+    # The database has no tables, but should have several threads.
+    monkeypatch.setattr(sql_database, "_ONE_THREAD_BYTES", -1)
     database, tried = DuckDatabase(), []
 
     def execute() -> int:
@@ -264,6 +266,19 @@ def test_small_queries_do_not_share_rows() -> None:
     assert query_rows("SELECT n FROM {a}", {"a": pa.table({"n": [2]})}).to_pylist() == [{"n": 2}]
     with pytest.raises(duckdb.CatalogException, match=r'Table with name "?a"? does not exist'):
         query_rows('SELECT n FROM "a", {b}', {"b": pa.table({"m": [1]})})
+
+
+def test_small_tables_are_queried_by_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), ROWS)
+    size = sum(file.stat().st_size for file in tmp_path.glob("*.parquet"))
+    monkeypatch.setattr(sql_database, "_ONE_THREAD_BYTES", size)
+    every, database = duckdb.connect().execute("SELECT current_setting('threads')").fetchall()[0][0], DuckDatabase()
+    for number, threads in enumerate((1, every, every)):
+        database.add_table(f"table_{number}", str(tmp_path))
+        assert _settings(database)["threads"] == threads
+    streaming = DuckDatabase()
+    streaming.add_rows("rows", ROWS.to_reader())
+    assert _settings(streaming)["threads"] == every
 
 
 def test_open_database_is_reused_without_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
