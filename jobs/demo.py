@@ -52,7 +52,7 @@ _LATER_MODULES = (
 _CHART_MODULE = "altair"
 # Number of databases that the demo uses at the same time.
 _DATABASES = 4
-# How often to check whether Spark has started a task.
+# How often to check whether the JVM is up, and whether the replay has started.
 _POLL_SECONDS = 0.02
 
 
@@ -82,13 +82,15 @@ def _open_databases(is_open: Event) -> None:
 
 
 def _load_renderer(backend: Backend, replayed: Event) -> None:
-    """Load the chart's renderer while Spark works, because loading it blocks all other threads of this process."""
-    from purgatory_udf.answers.replay_summary import load_renderer
-    from purgatory_udf.backend.backend import running_tasks
+    """Load the chart's renderer, which blocks all other threads of this process, while Spark plans the first batch.
 
-    count_tasks = running_tasks(backend)
+    Spark calls this process when the batch is planned.
+    """
+    from purgatory_udf.answers.replay_summary import load_renderer
+    from purgatory_udf.backend.backend import SparkBackend
+
     while not replayed.wait(_POLL_SECONDS):
-        if any(count_tasks()):
+        if isinstance(backend, SparkBackend) and backend.spark.streams.active:
             load_renderer()
             return
 
