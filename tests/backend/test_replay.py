@@ -153,7 +153,7 @@ def test_run_of_stream_needs_spark(events: Path, whole: Path, tmp_path: Path) ->
         run_replay_job(events, running)
 
 
-@pytest.mark.parametrize("name", ["tiny-2", "purge20-1", "special-1"])
+@pytest.mark.parametrize("name", ["tiny-2", "purge20-1", pytest.param("special-1", marks=pytest.mark.nightly)])
 def test_outcomes_equal_kafka(name: str, tmp_path: Path) -> None:
     trace = oracle_traces.load(name)
     write_deltalake(str(tmp_path / "events"), event_table(trace.events))

@@ -140,11 +140,11 @@ def test_pages_contain_charts_and_tables(tuned: TuningResult) -> None:
 
 
 def test_charts_show_busiest_clients() -> None:
-    predicted = predict(small_scenario(), parse_variants(["many", "consumer.count=200"]), 1)
+    predicted = predict(small_scenario(), parse_variants(["many", "consumer.count=50"]), 1)
     of = {name: results.median for name, results in predicted.results.items()}
     assert len(busiest_clients(of)) == MAX_CLIENTS_DRAWN
     # Two tables of clients, and three effects per client.
-    assert prediction_page(predicted).count("<td>c#") == 5 * 199
+    assert prediction_page(predicted).count("<td>c#") == 5 * 49
 
 
 def test_copy_is_trusted_as_its_original() -> None:

@@ -25,7 +25,7 @@ def test_hand_made_case(title: str, trace: OracleTrace) -> None:
 
 
 # Traces that take longest. The engine, which the default tests compare with all recorded traces, is quicker.
-NIGHTLY = ("wide-1", "watchers-1")
+NIGHTLY = ("small-1", "wide-1", "watchers-1")
 
 
 def _marked(name: str) -> Any:
