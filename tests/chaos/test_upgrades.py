@@ -28,6 +28,7 @@ from purgatory_udf.streaming.run_resumption import FORMATS, ReplayOptions
 from tests.generate import interrupted_output
 from tests.streaming.growing_table import (
     TABLES,
+    all_queries_run,
     append_events,
     growing_trace,
     process_all_available,
@@ -90,7 +91,7 @@ def _resume_following(spark: SparkSession, out: Path) -> list[BaseException]:
 
     replay = threading.Thread(target=run, daemon=True)
     replay.start()
-    while len(spark.streams.active) < 2 and replay.is_alive():
+    while not all_queries_run(spark) and replay.is_alive():
         replay.join(0.1)
     if spark.streams.active:
         _assert_open_operations(spark, out)

@@ -16,6 +16,7 @@ from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.streaming.replay_run import run_replay
 from purgatory_udf.streaming.run_resumption import ReplayOptions
+from purgatory_udf.streaming.streaming_query import GROUPS
 from tests.support import oracle_groups, oracle_traces
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def append_events(spark: SparkSession, folder: Path, events: list[Event]) -> str
 
 @contextmanager
 def replay_in_thread(spark: SparkSession, options: ReplayOptions) -> Iterator[None]:
-    """Run a replay in another thread. The body starts when two queries run; at its end all queries are stopped."""
+    """Run a replay in another thread. The body starts when all queries run; at its end all are stopped."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -76,7 +77,7 @@ def replay_in_thread(spark: SparkSession, options: ReplayOptions) -> Iterator[No
     replay = threading.Thread(target=run, daemon=True)
     replay.start()
     try:
-        while len(spark.streams.active) < 2 and replay.is_alive():
+        while not all_queries_run(spark) and replay.is_alive():
             replay.join(0.1)
         yield
     finally:
@@ -84,6 +85,11 @@ def replay_in_thread(spark: SparkSession, options: ReplayOptions) -> Iterator[No
             query.stop()
         replay.join()
     assert errors == []
+
+
+def all_queries_run(spark: SparkSession) -> bool:
+    """Return whether all queries of a replay without share groups run. That of the groups is started last."""
+    return GROUPS in {query.name for query in spark.streams.active}
 
 
 def process_all_available(spark: SparkSession) -> None:
