@@ -149,11 +149,12 @@ def _compact_call(call: Call, events: Records, request_parts: Records) -> Call:
     The events are changed in place.
     """
     changes = change_rows(events)
-    used = sorted_unique(np.append(request_parts["key"], events["key"][changes]), len(call.names))
-    new_number = np.empty(len(call.names), np.int32)
+    keys, changed_keys = request_parts["key"], events["key"][changes]
+    used = sorted_unique(np.append(keys, changed_keys), len(call.names))
+    new_number: Records = np.empty(len(call.names), np.int32)
     new_number[used] = np.arange(len(used))
-    request_parts["key"] = new_number[request_parts["key"]]
-    events["key"][changes] = new_number[events["key"][changes]]
+    request_parts["key"] = new_number[keys]
+    events["key"][changes] = new_number[changed_keys]
     requests = np.flatnonzero(events["code"] <= LAST_WITH_PARTS)
     id_rows = events["text"][requests]
     events["text"][requests] = np.arange(len(requests))
@@ -211,14 +212,17 @@ def concat_calls(calls: Sequence[Call]) -> Call:
     )
     rows = isr_rows = members = id_rows = errors = 0
     for call, own, own_parts, own_isr in zip(calls, events, request_parts, leader_and_isr, strict=True):
-        key = np.array([numbers.setdefault(name, len(numbers)) for name in call.names], dtype=np.int32)
+        key: Records = np.array([numbers.setdefault(name, len(numbers)) for name in call.names], dtype=np.int32)
         changes, requests = change_rows(own), np.flatnonzero(own["code"] <= LAST_WITH_PARTS)
-        own["key"][changes] = key[own["key"][changes]]
-        own["leader_and_isr"][changes[own["leader_and_isr"][changes] >= 0]] += isr_rows
+        changed_keys, isr_row = own["key"][changes], own["leader_and_isr"]
+        own["key"][changes] = key[changed_keys]
+        with_isr = changes[isr_row[changes] >= 0]
+        isr_row[with_isr] += isr_rows
         own["first"][requests] += rows
         own["text"][requests] += id_rows
-        own_parts["key"] = key[own_parts["key"]]
-        own_parts["text"][own_parts["error"] == Error.RECORDED] += errors
+        keys, texts, has_text = own_parts["key"], own_parts["text"], own_parts["error"] == Error.RECORDED
+        own_parts["key"] = key[keys]
+        texts[has_text] += errors
         own_isr["first"] += members
         rows, isr_rows, members = rows + len(own_parts), isr_rows + len(own_isr), members + len(call.in_sync)
         id_rows, errors = id_rows + len(call.request_ids), errors + len(call.errors)

@@ -276,7 +276,8 @@ class _MergedPieces:
         growth = np.zeros(len(names), GROWTH)
         for keys, named in self._named:
             for field in ("batches", "rolls"):
-                growth[field][keys] += named[field].astype(growth[field].dtype)
+                total = growth[field]
+                total[keys] += named[field].astype(total.dtype)
         counts, tables = self._counts, {name: self._tables[name][: self._counts[_COUNTERS[name]]] for name in _MOVED}
         purgatory_keys = np.array(list(self._purgatory_keys), PURGATORY_KEY)
         return ParsedEvents(

@@ -364,7 +364,8 @@ class _GroupRecords:
             }
             for name, values in columns.items():
                 restored[name][count:] = values
-        restored["delay"] = restored["deadline"] - restored["t"] // 1000
+        started_ms = restored["t"] // 1000
+        restored["delay"] = restored["deadline"] - started_ms
         restored["rule"], restored["is_watched"] = OPEN, True
         restored["request"] = RESTORED - np.arange(len(restored))
         return restored
@@ -404,7 +405,8 @@ class _GroupRecords:
         groups, operations = self._tables["groups"], self._tables["operations"]
         decided = groups["unsupported"] == 0
         number = np.where(decided, np.cumsum(decided) - 1, NONE)
-        group = np.repeat(np.arange(len(groups)), groups["operation_end"] - groups["operation_begin"])
+        operations_of: Array = groups["operation_end"] - groups["operation_begin"]
+        group = np.repeat(np.arange(len(groups)), operations_of)
         orders = self._member_orders()
         frame = self._operations_frame(group, orders).with_columns(group=number[group])
         is_open, is_decided = operations["rule"] == OPEN, decided[group]
@@ -467,8 +469,11 @@ class _GroupRecords:
         return _objects([*self._ids, ""])
 
     def _answers(self, number: Array) -> Frame:
-        answers, group = self._tables["answers"], number[np.array(self._group_of, np.int64)]
-        answers = answers[group[answers["request"]] != NONE]
+        answers: Array = self._tables["answers"]
+        group: Array = number[np.array(self._group_of, np.int64)]
+        group = group[answers["request"]]
+        is_decided = group != NONE
+        answers, group = answers[is_decided], group[is_decided]
         at, ids = answers["request"].astype(np.int64), self._id_texts()
         asked = self._requests[at]
         nothing = np.full(len(at), "", dtype=object)
@@ -491,15 +496,17 @@ class _GroupRecords:
                 "named_leader": np.where(is_join, self._texts("named_leader", "leader_member_id").take(at), nothing),
                 "assignment": nothing,
                 "recorded_assignment": nothing,
-                "group": group[at],
+                "group": group,
             }
         ).select((*ANSWERS.names, "group"))
 
     def _walks(self, number: Array) -> Frame:
-        walks = self._tables["walks"]
-        walks = walks[number[walks["group"]] != NONE]
+        walks: Array = self._tables["walks"]
+        group: Array = number[walks["group"]]
+        is_decided = group != NONE
+        walks, group = walks[is_decided], group[is_decided]
         columns = {name: walks[name].astype(np.int64) for name in ("list", "t", "seq", "sub")}
-        columns |= {"member_id": self._id_texts().take(walks["member"]), "group": number[walks["group"]]}
+        columns |= {"member_id": self._id_texts().take(walks["member"]), "group": group}
         return Frame(columns).select((*WALKS.names, "group"))
 
     def _transitions(self, number: list[int]) -> list[tuple[int, Transition]]:
