@@ -20,7 +20,7 @@ TASKS = pa.schema([("first", pa.int64()), ("times", pa.list_(pa.int64()))])
 KEYED = pa.schema([("key", pa.string()), ("rows", pa.int64())])
 
 
-@pytest.fixture(params=["compressed", "as they are"])
+@pytest.fixture(params=["compressed", pytest.param("as they are", marks=pytest.mark.nightly)])
 def spilling(tmp_path: Path, request: pytest.FixtureRequest) -> Backend:
     """A backend whose rows are in files, which are compressed, or not."""
     return LocalBackend(Spill(str(tmp_path / "spilled"), is_compressed=request.param == "compressed"))

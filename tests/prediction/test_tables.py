@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.backend.backend import LocalBackend
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.prediction_commands import run_fit
 from purgatory_udf.prediction.recording import Recording, build_recording, read_recording
@@ -51,14 +50,6 @@ def test_tables_of_replay_are_read(session: Session, tmp_path: Path) -> None:
     assert pc.sum(replayed()["expirations"]["after_end"]).as_py() > 0
     out = _folder(tmp_path, **replayed())
     _require_same(read_recording(session, out), build_recording(replayed()["events"], recorded()))
-
-
-def test_tables_are_read_without_spark(tmp_path: Path) -> None:
-    events = replayed()["events"]
-    folders = [_folder(tmp_path / "import", events=events, recorded=recorded())]
-    folders.append(_folder(tmp_path / "replay", **replayed()))
-    for out in folders:
-        _require_same(read_recording(LocalBackend(), out), build_recording(events, recorded()))
 
 
 def test_request_log_precedes_replay(session: Session, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def _damaged(line: bytes, random: Random) -> bytes:
             return line[:at] + str(10 ** random.randint(0, 20) - 1).encode() + line[at + 1 :]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_parsers_agree_on_random_lines(seed: int) -> None:
     random = Random(seed)
     lines = [hostile_inputs.random_log_line(random).replace(b"\n", b" ") for _ in range(500)]
@@ -604,5 +604,5 @@ def test_malformed_versions_are_counted_only() -> None:
 
 
 def test_no_input_aborts_import(tmp_path: Path) -> None:
-    trials = [hostile_inputs.try_input(f"suite/{number}", tmp_path) for number in range(150)]
-    assert sum(trial.accepted for trial in trials) > 1_000 and sum(trial.rejected for trial in trials) > 1_000
+    trials = [hostile_inputs.try_input(f"suite/{number}", tmp_path) for number in range(75)]
+    assert sum(trial.accepted for trial in trials) > 500 and sum(trial.rejected for trial in trials) > 500

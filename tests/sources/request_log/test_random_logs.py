@@ -46,6 +46,8 @@ LOGS = range(30)
 # Logs that are also followed, in several steps.
 FOLLOWED = range(0, 30, 2)
 STEPS = 3
+# The other logs are read as a whole in each run, and these only by night.
+_WHOLE = [pytest.param(number, marks=[pytest.mark.nightly] * (number in FOLLOWED)) for number in LOGS]
 # Logs that the job `ingest` writes to tables.
 WRITTEN = range(6)
 MESSAGES = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
@@ -165,7 +167,7 @@ def _expected() -> dict[str, list[str]]:
     return recorded.sections(recorded.data_file("imported", "random.txt"))
 
 
-@pytest.mark.parametrize("number", LOGS)
+@pytest.mark.parametrize("number", _WHOLE)
 def test_random_log_has_same_events(number: int) -> None:
     assert list(whole(number)) == _expected()[f"whole {number}"]
 

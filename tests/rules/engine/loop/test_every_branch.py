@@ -472,7 +472,7 @@ _REMOTE = [
 # Uncompiled, a seed takes a second or more; these reach every branch.
 _TIERED_SEEDS: list[Any] = [0, 9, 23, 31, 36, 46]
 if os.environ.get("NUMBA_DISABLE_JIT") != "1":
-    _TIERED_SEEDS = [*range(15), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(15, 60))]
+    _TIERED_SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(10, 60))]
 
 
 @pytest.mark.parametrize("grouping", [by_broker, by_partition])
