@@ -36,8 +36,10 @@ _COMMAND_FOLDERS = (scheduling.SECOND, "cluster")
 
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 # Settings for tiny tables: adaptive execution does not pay off, and a large young generation saves garbage collections.
+# Hash tables of broadcast joins, which live as long as the data frame of a test, start with a page of 32 MB by default.
 _TEST_SETTINGS = {
     _JVM_OPTIONS: f"{small_spark.SETTINGS[_JVM_OPTIONS]} -Xmn320m",
+    "spark.buffer.pageSize": "1m",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.python.daemon.module": spark_workers.__name__,
