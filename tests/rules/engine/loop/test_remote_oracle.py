@@ -50,8 +50,8 @@ def test_hand_made_case(title: str, trace: RemoteTrace) -> None:
 
 def _marks(name: str, grouping: str, batch: int | None) -> list[pytest.MarkDecorator]:
     """Leave the slowest cases to the nightly tests."""
-    slowest = {("small-1", "partition", 100), ("small-1", "shard", 100), ("lists-1", "partition", 100)}
-    return [pytest.mark.nightly] if (name, grouping, batch) in slowest else []
+    slowest = {"small-1", "lists-1", "special-1", "ties-1"}
+    return [pytest.mark.nightly] if name in slowest and grouping != "broker" and batch else []
 
 
 _GROUPINGS = {"broker": by_broker, "partition": by_partition, "shard": by_shard(3)}

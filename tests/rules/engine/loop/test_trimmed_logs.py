@@ -99,7 +99,7 @@ def _reference(events: list[Event]) -> list[Outcome]:
     return sorted(kept, key=lambda outcome: outcome.operation_id)
 
 
-@examples(20)
+@examples(10)
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 17, 100_000]), st.sampled_from([0, min(_PARTITION_LIMITS)]))
 def test_trimming_changes_no_answer(seed: int, size: int, smallest_limit: int) -> None:
     events = far_behind(seed)
