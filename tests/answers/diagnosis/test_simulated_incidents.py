@@ -33,6 +33,7 @@ def test_calm_cluster_yields_no_finding() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 def test_incidents_of_all_shapes_are_found() -> None:
     result = added("all", [score(shape, seed) for shape in SHAPES for seed in (SEED, SEED + 1)])
     assert result.recall >= LEAST_RECALL, result.errors
