@@ -169,10 +169,7 @@ class LocalBackend(Backend):
         return DuckDatabase()
 
     def select(self, sql: str, tables: Mapping[str, str]) -> Dataset:
-        database = _with_tables(DuckDatabase(), tables)
-        rows = database.query(sql)
-        database.release_for_reuse()
-        return LocalDataset.of(rows)
+        return LocalDataset.of(_with_tables(DuckDatabase(), tables).query(sql))
 
     def read_rows(self, folder: str, schema: pa.Schema) -> Dataset:
         from purgatory_udf.backend.local_delta import needing_spark

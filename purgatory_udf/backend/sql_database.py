@@ -22,6 +22,7 @@ import shutil
 import tempfile
 import threading
 import uuid
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -168,6 +169,8 @@ class DuckDatabase(SqlDatabase):
         is_large = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= self.LARGE_BYTES
         self._memory = memory or (self.MEMORY if is_large else self.MOST_MEMORY)
         self._may_grow = memory is None and threads is None
+        # Leaves the open database to another one when this object is freed.
+        self._leaving: weakref.finalize[..., DuckDatabase] | None = None
         # Bytes of tables and rows that queries may read.
         self._bytes: float = 0
 
@@ -184,16 +187,9 @@ class DuckDatabase(SqlDatabase):
         # A query opens each file of a table several times: when it is bound, when it is executed, and for each scan.
         connection.execute("SET parquet_metadata_cache = true")
         connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
+        self._leaving = weakref.finalize(self, _leave_open, connection)
+        self._leaving.atexit = False
         return connection
-
-    def release_for_reuse(self) -> None:
-        """Drop all views, and leave the open database to the next `DuckDatabase`. This one must not be used again."""
-        with self._exclusive():
-            # Threads must not be running when this process forks.
-            self._connection.execute("SET threads = 1")
-            # Views belong to a connection: the database stays open with a new one.
-            _idle.append(self._connection.cursor())
-            del self._connection
 
     def add_table(self, name: str, path: str, schema: pa.Schema | None = None, *, is_growing: bool = False) -> bool:
         table = _delta_table(path)
@@ -292,7 +288,13 @@ class DuckDatabase(SqlDatabase):
 
     def close(self) -> None:
         """Free memory and files of the database, and end its threads."""
+        self._stay()
         self._connection.close()
+
+    def _stay(self) -> None:
+        """Do not leave the open database to another `DuckDatabase`."""
+        if self._leaving:
+            self._leaving.detach()
 
     def save(
         self,
@@ -405,7 +407,12 @@ class DuckDatabase(SqlDatabase):
         """
         try:
             with self._lock:
-                yield
+                try:
+                    yield
+                except BaseException:
+                    # The failure may be that of the database.
+                    self._stay()
+                    raise
         except KeyboardInterrupt:
             # Another thread may be executing a query.
             self._connection.interrupt()
@@ -435,17 +442,21 @@ def query_rows(text: str, named: Mapping[str, pa.Table]) -> pa.Table:
 def _queried(database: DuckDatabase, query: str, named: Mapping[str, pa.Table]) -> pa.Table:
     for name, rows in named.items():
         database.add_rows(name, rows)
-    result = database.query(query)
-    database.release_for_reuse()
-    return result
+    return database.query(query)
 
 
 def open_databases(count: int) -> None:
     """Open databases for the next that are created, while this process has nothing else to do."""
     for _ in range(count):
-        connection = _opened()
-        connection.execute("SET threads = 1")
-        _idle.append(connection)
+        _leave_open(_opened())
+
+
+def _leave_open(connection: duckdb.DuckDBPyConnection) -> None:
+    """Leave an open database to the next `DuckDatabase`."""
+    # Threads must not be running when this process forks.
+    connection.execute("SET threads = 1")
+    # Views belong to a connection: they are dropped with it, and the database stays open with a new one.
+    _idle.append(connection.cursor())
 
 
 def _opened() -> duckdb.DuckDBPyConnection:

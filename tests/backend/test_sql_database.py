@@ -287,7 +287,7 @@ def test_open_database_is_reused_without_its_rows(monkeypatch: pytest.MonkeyPatc
     usual, first = _settings(DuckDatabase()), DuckDatabase("100MB")
     first.add_rows("a", pa.table({"n": [1]}))
     first.keep("b", "SELECT * FROM a")
-    first.release_for_reuse()
+    del first
     # The process may fork now.
     assert idle[0].execute("SELECT current_setting('threads')").fetchall() == [(1,)]
     second = DuckDatabase()
