@@ -23,6 +23,15 @@ from tests.support.outcome_rows import outcomes_of
 
 pytestmark = pytest.mark.long
 
+# Scenarios that have all kinds of operations between them.
+DAILY = {
+    "create-topics",
+    "open-transactions",
+    "rebalance-storm",
+    "rolling-restart",
+    "share-workers",
+    "slow-remote-reads",
+}
 GROUPS = {"initial_join", "join", "sync", "heartbeat"}
 
 
@@ -35,7 +44,9 @@ def test_bundled_scenarios_have_a_sentence() -> None:
         assert second_line == f"shows: {load_scenario(name).shows}", "the sentence follows the name of the schema"
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize(
+    "name", [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in sorted(SMALL)]
+)
 def test_replay_reproduces_outcomes(name: str) -> None:
     """The reference replays group operations, the engine requests of partitions; `--check` tests the whole stream."""
     simulated = simulated_scenario(name)

@@ -123,7 +123,7 @@ def test_disordered_events_are_decided_in_order(trace: ShareTrace, expected: Rep
     _assert_equal(_stream(ShareTrace(trace.events, config, [], [], {}, 0), batches), expected)
 
 
-@examples(30)
+@examples(12)
 @given(st.randoms(use_true_random=False))
 def test_last_readings_do_not_depend_on_batches(chooser: Random) -> None:
     """A broker without further events or timers has readings after its last event, too."""

@@ -197,7 +197,7 @@ def _rows(columns: dict[str, pa.Array], valid: Any) -> list[dict[str, Any]]:
 
 
 @given(st.lists(st.none() | _fetches, min_size=1, max_size=6))
-@examples(150)
+@examples(75)
 def test_fetches_without_json_equal_decoded_ones(given: list[Event | None]) -> None:
     fetches = [fetch for fetch in given if fetch is not None]
     places = [number for number, fetch in enumerate(given) if fetch is not None]
@@ -220,7 +220,7 @@ def test_items_of_null_are_no_items() -> None:
 
 
 @given(st.lists(st.none() | _changes, min_size=1, max_size=6))
-@examples(150)
+@examples(75)
 def test_changes_without_json_equal_decoded_ones(given: list[Event | None]) -> None:
     of_others = {
         "log_end": ["replica_id"],
