@@ -169,8 +169,8 @@ class DuckDatabase(SqlDatabase):
         is_large = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= self.LARGE_BYTES
         self._memory = memory or (self.MEMORY if is_large else self.MOST_MEMORY)
         self._may_grow = memory is None and threads is None
-        # Leaves the open database to another one when this object is freed.
-        self._leaving: weakref.finalize[..., DuckDatabase] | None = None
+        # Keeps the open database for another object when this one is freed.
+        self._reuse: weakref.finalize[..., DuckDatabase] | None = None
         # Bytes of tables and rows that queries may read.
         self._bytes: float = 0
 
@@ -187,8 +187,8 @@ class DuckDatabase(SqlDatabase):
         # A query opens each file of a table several times: when it is bound, when it is executed, and for each scan.
         connection.execute("SET parquet_metadata_cache = true")
         connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
-        self._leaving = weakref.finalize(self, _leave_open, connection)
-        self._leaving.atexit = False
+        self._reuse = weakref.finalize(self, _keep_for_reuse, connection)
+        self._reuse.atexit = False
         return connection
 
     def add_table(self, name: str, path: str, schema: pa.Schema | None = None, *, is_growing: bool = False) -> bool:
@@ -288,13 +288,13 @@ class DuckDatabase(SqlDatabase):
 
     def close(self) -> None:
         """Free memory and files of the database, and end its threads."""
-        self._stay()
+        self._prevent_reuse()
         self._connection.close()
 
-    def _stay(self) -> None:
-        """Do not leave the open database to another `DuckDatabase`."""
-        if self._leaving:
-            self._leaving.detach()
+    def _prevent_reuse(self) -> None:
+        """Close the database when this object is freed, instead of keeping it for another one."""
+        if self._reuse:
+            self._reuse.detach()
 
     def save(
         self,
@@ -410,8 +410,8 @@ class DuckDatabase(SqlDatabase):
                 try:
                     yield
                 except BaseException:
-                    # The failure may be that of the database.
-                    self._stay()
+                    # The database may have failed, not only the query.
+                    self._prevent_reuse()
                     raise
         except KeyboardInterrupt:
             # Another thread may be executing a query.
@@ -448,11 +448,11 @@ def _queried(database: DuckDatabase, query: str, named: Mapping[str, pa.Table]) 
 def open_databases(count: int) -> None:
     """Open databases for the next that are created, while this process has nothing else to do."""
     for _ in range(count):
-        _leave_open(_opened())
+        _keep_for_reuse(_opened())
 
 
-def _leave_open(connection: duckdb.DuckDBPyConnection) -> None:
-    """Leave an open database to the next `DuckDatabase`."""
+def _keep_for_reuse(connection: duckdb.DuckDBPyConnection) -> None:
+    """Keep an open database for the next `DuckDatabase`."""
     # Threads must not be running when this process forks.
     connection.execute("SET threads = 1")
     # Views belong to a connection: they are dropped with it, and the database stays open with a new one.

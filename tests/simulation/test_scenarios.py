@@ -23,7 +23,7 @@ from tests.support.outcome_rows import outcomes_of
 
 pytestmark = pytest.mark.long
 
-# Scenarios that have all kinds of operations between them.
+# Together, these scenarios have all kinds of operations.
 DAILY = {
     "create-topics",
     "open-transactions",
